@@ -1,13 +1,13 @@
-//! The offloads of an adapter, and the rule that decides on them.
+//! The offloads of an adapter, and the rule for offering them.
 //!
-//! Offer = what the device can ∩ what the peer accepts ∩ what the user allows. Every offload has its own bit. A bit
-//! without its prerequisite is dropped (virtio 1.3, 5.1.3.1).
+//! The offer is the intersection of three sets: device support, peer support and user settings. Every offload has its
+//! own bit. A bit without its prerequisite is dropped (virtio 1.3, 5.1.3.1).
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// A set of offloads. Transmit: for frames from the host to the adapter. Receive: for frames from the adapter to
-    /// the host.
+    /// A set of offloads. Transmit offloads apply to frames from the host to the adapter. Receive offloads apply to
+    /// frames from the adapter to the host.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Offloads: u32 {
         /// Transmit: complete TCP and UDP checksums.
@@ -18,7 +18,7 @@ bitflags! {
         const TSO6 = 1 << 2;
         /// Transmit: segment TCP with CWR set.
         const TSO_ECN = 1 << 3;
-        /// Transmit: segment TCP with CWR on every segment, as AccECN has it (RFC 9768).
+        /// Transmit: segment TCP with CWR on every segment, for AccECN (RFC 9768).
         const TSO_ACCECN = 1 << 6;
         /// Transmit: segment UDP into datagrams (USO).
         const USO = 1 << 4;
@@ -32,35 +32,36 @@ bitflags! {
         const RSC6 = 1 << 10;
         /// Receive: coalesce UDP datagrams (URO).
         const RSC_UDP = 1 << 11;
-        /// Receive: hand over TCP super-frames with CWR set, as another host made them. Coalescing makes none.
+        /// Receive: deliver TCP super-frames with CWR set from other hosts. Coalescing makes no such super-frames.
         const RSC_ECN = 1 << 12;
-        /// Receive: coalesce TCP with CWR set, and hand over super-frames that have it on every segment (AccECN).
+        /// Receive: coalesce TCP with CWR set, and deliver super-frames with CWR on every segment (AccECN).
         const RSC_ACCECN = 1 << 13;
     }
 }
 
-/// One offload: its names and its bits in the field.
+/// One offload with its names and bits in other systems.
 #[derive(Clone, Copy, Debug)]
 pub struct OffloadName {
-    /// The bit.
+    /// The offload's bit.
     pub offload: Offloads,
-    /// Our name, as on the command line.
+    /// offramp's name, used on the command line.
     pub name: &'static str,
     /// Linux' name (`ethtool -k`).
     pub ethtool: &'static str,
-    /// virtio-net's feature as the device offers it.
+    /// virtio-net's name for the feature offered by the device.
     pub virtio: &'static str,
     /// NDIS' INF keyword.
     pub ndis: &'static str,
     /// virtio-net's feature bits, negotiated together (virtio 1.3, 5.1.3).
     pub virtio_bits: u64,
-    /// The `TUN_F_*` flags with which a TAP's driver asks for it, 0 for receive (Linux `include/uapi/linux/if_tun.h`).
+    /// `TUN_F_*` flags with which the user of a TAP requests the offload, 0 for receive offloads (Linux
+    /// `include/uapi/linux/if_tun.h`).
     pub tun_flags: u32,
 }
 
-/// Every offload, once. The bits of AccECN are proposed for virtio and not ratified (virtio-spec issue 232; Linux patch
-/// "`virtio_net`: add AccECN feature negotiation and correct ECN flag handling", v3, 2026-02-03). Linux takes both of a
-/// TAP's USO flags or none; it accepts that of UFO and, since 4.14, never asks for it.
+/// Every offload, once. The virtio bits of AccECN are proposed, not ratified (virtio-spec issue 232; Linux patch
+/// "`virtio_net`: add AccECN feature negotiation and correct ECN flag handling", v3, 2026-02-03). Linux accepts the two
+/// USO flags of a TAP only together. Linux accepts the UFO flag, but since 4.14 never requests UFO.
 pub const NAMES: [OffloadName; 13] = [
     name(
         Offloads::TX_CHECKSUM,
@@ -90,18 +91,18 @@ const fn name(offload: Offloads, names: [&'static str; 4], virtio_bits: u64, tun
 impl Offloads {
     /// AccECN in both directions.
     pub const ACCECN: Self = Self::TSO_ACCECN.union(Self::RSC_ACCECN);
-    /// All but those whose bits virtio has not ratified: the default of a port.
+    /// All offloads except those with unratified virtio bits: the default of a port.
     pub const RATIFIED: Self = Self::all().difference(Self::ACCECN);
-    /// Large send of TCP, both IP versions.
+    /// Large send of TCP over IPv4 and IPv6, with ECN.
     pub const LSO: Self = Self::TSO4.union(Self::TSO6).union(Self::TSO_ECN);
-    /// Receive coalescing of TCP, both IP versions.
+    /// Receive coalescing of TCP over IPv4 and IPv6, with ECN.
     pub const RSC: Self = Self::RSC4.union(Self::RSC6).union(Self::RSC_ECN);
-    /// All offloads of transmit.
+    /// All transmit offloads.
     pub const TX: Self = Self::TX_CHECKSUM.union(Self::LSO).union(Self::TSO_ACCECN).union(Self::USO).union(Self::UFO);
-    /// All offloads of receive.
+    /// All receive offloads.
     pub const RX: Self = Self::RX_CHECKSUM.union(Self::RSC).union(Self::RSC_ACCECN).union(Self::RSC_UDP);
 
-    /// Returns the bits common to all three, without those whose prerequisite is missing.
+    /// Returns the offloads common to the three sets, without those that lack a prerequisite.
     pub fn offer(device: Self, peer: Self, user: Self) -> Self {
         (device & peer & user).with_prerequisites()
     }
@@ -126,7 +127,7 @@ impl Offloads {
         set
     }
 
-    /// Returns the offload of that name (`tso4`, `rx-checksum`, …), as [`NAMES`] lists them.
+    /// Returns the offload with this name in [`NAMES`], for example `tso4` or `rx-checksum`.
     pub fn by_name(name: &str) -> Option<Self> {
         NAMES.iter().find(|n| n.name == name).map(|n| n.offload)
     }

@@ -1,8 +1,9 @@
-//! The Internet checksum (RFC 1071): compute, compute while copying, verify, complete, update. And SCTP's CRC-32C.
+//! The Internet checksum (RFC 1071): compute, compute while copying, verify, complete, update. The module also computes
+//! SCTP's CRC-32C.
 //!
-//! Words are added as they lie in memory, so the hot path swaps no bytes; only [`Sum::fold`] and [`Sum::word`] know of
-//! byte order. Short inputs take an inlined scalar path, long ones the best kernel of this processor, found at run
-//! time:
+//! Words are added in memory order, so the hot path swaps no bytes. Only [`Sum::word`], [`Sum::long`] and [`Sum::fold`]
+//! convert the byte order. Short inputs use an inlined scalar path. Long inputs use this processor's fastest kernel,
+//! selected at run time:
 //!
 //! | kernel | per turn | where |
 //! |---|---|---|
@@ -28,9 +29,9 @@ use kernel::SHORT_LEN_MAX;
 
 /// A one's-complement sum of 16-bit words in memory order, not folded.
 ///
-/// Additions are modulo 2⁶⁴ − 1, with the carry brought around. 2¹⁶ − 1 divides that, so no chain of additions, however
-/// long, can overflow or lose anything. Zero means "nothing but zeros was added"; every other multiple of 2¹⁶ − 1 folds
-/// to 0xffff (RFC 1071 section 2).
+/// Additions are modulo 2⁶⁴ − 1, with an end-around carry. 2¹⁶ − 1 divides 2⁶⁴ − 1, so no chain of additions, however
+/// long, can overflow or lose a carry. The sum is zero only if all added words are zero. Every other multiple of 2¹⁶ −
+/// 1 folds to 0xffff (RFC 1071 section 2).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
@@ -50,32 +51,32 @@ impl Sum {
         Self(be.to_be() as u64)
     }
 
-    /// Returns the sum of both messages, each starting at an even offset.
+    /// Returns the sum of two messages. Each message starts at an even offset.
     #[inline]
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(portable::add(self.0, other.0))
     }
 
-    /// Returns the sum without its part `other` (one's-complement subtraction, RFC 1624).
+    /// Subtracts the partial sum `other` (one's-complement subtraction, RFC 1624).
     ///
-    /// The difference of two equal sums is the negative zero: it folds to 0xffff, not to 0.
+    /// The difference of two equal sums is the negative zero, and folds to 0xffff, not to 0.
     #[inline]
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         self.plus(Self(!other.0))
     }
 
-    /// Returns the sum of the same bytes when they start at an odd offset of the message (RFC 1071 section 2, byte
-    /// order independence).
+    /// Returns the sum of the same bytes moved to an odd offset of the message (RFC 1071 section 2, byte order
+    /// independence).
     #[inline]
     #[must_use]
     pub const fn at_odd_offset(self) -> Self {
         Self(self.0.rotate_left(8))
     }
 
-    /// Folds the sum into 16 bits, a host integer with the folded sum as its big-endian bytes. Returns 0 only for the
-    /// sum of nothing but zeros, and 0xffff for every other multiple of 0xffff.
+    /// Folds the sum into 16 bits, as a host integer. Returns 0 only if all added words are zero, and 0xffff for every
+    /// other multiple of 0xffff.
     #[inline]
     pub const fn fold(self) -> u16 {
         // The upper half of x + rotated x is upper + lower + the carry between them.
@@ -84,7 +85,7 @@ impl Sum {
         u16::from_be(sum16)
     }
 
-    /// Returns true for the sum of a message that includes a right checksum (RFC 1071 section 1).
+    /// Returns true for the sum of a message with a correct checksum inside (RFC 1071 section 1).
     #[inline]
     pub const fn is_right(self) -> bool {
         self.fold() == u16::MAX
@@ -96,8 +97,8 @@ impl Sum {
         !self.fold()
     }
 
-    /// As [`Sum::checksum`], with 0xffff for 0: the same number in one's complement, in protocols where 0 means "no
-    /// checksum".
+    /// Returns [`Sum::checksum`], but 0xffff in place of 0: the same number in one's complement. For protocols where 0
+    /// means "no checksum".
     #[inline]
     pub(crate) const fn checksum_not_zero(self) -> u16 {
         match self.checksum() {
@@ -107,7 +108,7 @@ impl Sum {
     }
 }
 
-/// Returns the sum of `bytes`; an odd last byte is padded with a zero byte (RFC 1071 section 4.1).
+/// Returns the sum of `bytes`. A zero byte pads an odd last byte (RFC 1071 section 4.1).
 #[inline]
 pub fn sum(bytes: &[u8]) -> Sum {
     Sum(if bytes.len() <= SHORT_LEN_MAX { portable::sum_short(bytes) } else { kernel::active().sum(bytes) })
@@ -117,7 +118,7 @@ pub fn sum(bytes: &[u8]) -> Sum {
 /// untouched.
 ///
 /// # Panics
-/// When `dst` is shorter than `src`.
+/// Panics if `dst` is shorter than `src`.
 #[inline]
 pub fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> Sum {
     count::copied(src.len());
@@ -128,11 +129,11 @@ pub fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> Sum {
     })
 }
 
-/// As [`copy_and_sum`], but to memory with other writers, such as a guest's. No reference to it may exist. It is not
-/// read.
+/// Does the same as [`copy_and_sum`], but writes to memory with other writers, such as guest memory. No reference to
+/// the destination may exist. The function does not read the destination.
 ///
 /// # Safety
-/// `dst` must be valid for writes of as many bytes as `src` has, none of them in `src`.
+/// `dst` must be valid for writes of `src.len()` bytes, none of them in `src`.
 #[inline]
 pub unsafe fn copy_and_sum_to(src: &[u8], dst: *mut u8) -> Sum {
     count::copied(src.len());
@@ -140,25 +141,25 @@ pub unsafe fn copy_and_sum_to(src: &[u8], dst: *mut u8) -> Sum {
     Sum(unsafe { kernel::active().copy_and_sum_to(src, dst) })
 }
 
-/// The sizes of a segmented message: its segments, and the slots of its frames.
+/// The sizes in a segmented message: segment length, and distance between the frames' slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// Bytes of a segment.
+    /// Length of a segment in bytes.
     pub(crate) segment_len: usize,
-    /// Distance of the slots.
+    /// Distance between the starts of two slots, bytes.
     pub(crate) stride: usize,
 }
 
-/// The headers of every segment of a run: the same bytes but for some words and the checksum.
+/// The headers of every segment of a run. The headers differ only in some words and the checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head<'a> {
-    /// The bytes; those past `len` are undefined.
+    /// Header bytes. The bytes past `len` are undefined.
     pub(crate) bytes: &'a [u8; Head::LEN_MAX],
-    /// Bytes of the head.
+    /// Length of the head in bytes.
     pub(crate) len: usize,
-    /// Replacements for words in `bytes`: even offset, and value (host integer).
+    /// Words that replace words of `bytes`: even offset and value (host integer).
     pub(crate) fixed: [(u8, u16); 2],
-    /// The offset of each of the [`HeadWords`]: even, or [`Head::NOWHERE`].
+    /// Even offset of each of the [`HeadWords`], or [`Head::NOWHERE`].
     pub(crate) places: [u8; HeadWords::COUNT],
     /// Offset of the segment's checksum.
     pub(crate) checksum_at: usize,
@@ -167,13 +168,13 @@ pub(crate) struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Ethernet, a tag, IPv6 and TCP with every option fit. Two of the longest vectors.
+    /// Maximum head length: Ethernet, a tag, IPv6 and TCP with all options fit. Equals two of the longest vectors.
     pub(crate) const LEN_MAX: usize = 128;
     /// The offset of an absent word.
     pub(crate) const NOWHERE: u8 = u8::MAX;
 
-    /// Writes all of `bytes`, because the copy's length is then a constant. The payload later overwrites the bytes
-    /// after the head.
+    /// Writes the head to the front of `frame`. Copies all of `bytes`, so that the copy has a constant length. The
+    /// payload later overwrites the bytes after the head.
     fn write(&self, words: HeadWords, frame: &mut [u8]) {
         frame[..Self::LEN_MAX].copy_from_slice(self.bytes);
         let changed = self.places.iter().enumerate().map(|(n, &at)| (at, words.get(n)));
@@ -194,7 +195,7 @@ impl Head<'_> {
     }
 }
 
-/// Four words that differ from frame to frame, as they lie in memory.
+/// Four words that differ from frame to frame, in memory order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadWords(u64);
 
@@ -202,25 +203,24 @@ impl HeadWords {
     /// The number of words.
     pub(crate) const COUNT: usize = 4;
 
-    /// Packs two words each of `first` and `second` (host integers, written big-endian).
+    /// Packs the four words of `first` and `second` (two host integers, stored big-endian).
     #[inline]
     pub(crate) const fn new(first: u32, second: u32) -> Self {
         Self(first.to_be() as u64 | (second.to_be() as u64) << u32::BITS)
     }
 
-    /// Returns word `n` as it lies in memory.
+    /// Returns word `n` in memory order.
     fn get(self, n: usize) -> [u8; 2] {
         ((self.0 >> (u16::BITS as usize * n)) as u16).to_ne_bytes()
     }
 }
 
 /// Writes a frame for each whole segment of `src` to the front of its slot of `dst`: the head, then the segment.
-/// Computes the segment's sum in the same pass. `changed` returns, for a frame number, the changed words of its head
-/// and the sum of the head. Leaves bytes past a frame untouched.
+/// Computes the segment's sum in the same pass. `changed` maps a frame number to the changed words of the frame's head
+/// and the sum of this head. Bytes after each frame stay untouched.
 ///
 /// # Panics
-/// When a slot has no room for its frame, a frame is shorter than [`Head::LEN_MAX`], or a length of
-/// `run` is 0.
+/// Panics if a slot has no room for its frame, a frame is shorter than [`Head::LEN_MAX`], or a length of `run` is 0.
 #[inline]
 pub(crate) fn write_frames(
     run: &Run,
@@ -236,19 +236,20 @@ pub(crate) fn write_frames(
     });
 }
 
-/// Returns the name of this machine's kernel for long messages: `avx512-vnni`, `avx512`, `avx2` or `portable`.
+/// Returns the name of the kernel selected for long messages: `avx512-vnni`, `avx512`, `avx2` or `portable`.
 pub fn kernel_name() -> &'static str {
     kernel::active().name
 }
 
-/// Uses the portable kernel from now on. For counts of instructions, as these must not depend on the processor.
+/// Selects the portable kernel from now on. Benchmarks that count instructions call this, because their counts must not
+/// depend on the processor.
 #[doc(hidden)]
 pub fn use_portable_kernel() {
     kernel::activate(kernel::portable());
 }
 
-/// Computes the checksum by the definition: big-endian words added one by one (RFC 1071 section 1). Slow and obvious,
-/// as a reference for every kernel.
+/// Computes the checksum by the definition: big-endian words added one by one (RFC 1071 section 1). The code is slow
+/// and obvious, a reference for every kernel.
 #[cfg(test)]
 fn oracle(bytes: &[u8]) -> u16 {
     let mut total: u128 = 0;

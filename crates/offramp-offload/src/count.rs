@@ -1,5 +1,5 @@
-//! Counts frames parsed and bytes copied, for tests. The counts are per thread, and need the feature `count`; without
-//! it nothing is counted.
+//! Counts frames parsed and bytes copied, for tests. The counts are per thread. Without the feature `count`, nothing is
+//! counted.
 
 #[cfg(feature = "count")]
 std::thread_local! {

@@ -1,10 +1,10 @@
 //! A frame: its bytes, the host's request, and its layout, as one value.
 //!
-//! [`Frame::new`] is the one place that parses frames. Every later stage reads its layout, and none can hold the bytes
-//! of one frame beside the layout of another. Decryption and decapsulation make new frames.
+//! Only [`Frame::new`] parses frames. Every later stage reads the layout stored in the frame, and cannot combine the
+//! bytes of one frame with the layout of another. Decryption and decapsulation make new frames.
 //!
-//! A port that owns the memory of its frames keeps a [`FrameBuffer`]: it parses each frame of the port once, and lends
-//! it until the next one.
+//! A port that owns the memory of its frames uses a [`FrameBuffer`]. The buffer parses each frame once and lends the
+//! frame until the next one is set.
 
 use crate::checksum::{self, PROTOCOL_SCTP, SCTP_CHECKSUM_OFFSET, SCTP_HEADER_LEN, Sum};
 use crate::count;
@@ -17,10 +17,10 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug)]
 struct Parsed {
     request: TxMeta,
-    /// Kept apart from `layout`. Packed into one `Result`, the compiler writes bytes and reads words: a
-    /// store-forwarding stall per frame.
+    /// Reason for a missing layout. Stored apart from `layout`: for one packed `Result`, the compiler writes bytes and
+    /// reads words, a store-forwarding stall per frame.
     malformed: Option<Malformed>,
-    /// Meaningless if the frame is malformed.
+    /// Layout of the frame. Meaningless if the frame is malformed.
     layout: FrameLayout,
 }
 
@@ -32,7 +32,7 @@ impl Parsed {
         layout: FrameLayout::NOTHING,
     };
 
-    /// Parses the frame: the only parse. A super-frame's IP length is a template, so it ends where its bytes end.
+    /// Parses the frame. A super-frame's IP length is a template, so the packet ends at the end of the bytes.
     #[inline]
     fn parse(&mut self, bytes: &[u8], request: TxMeta) {
         count::parsed();
@@ -46,7 +46,7 @@ impl Parsed {
         self.malformed.map_or(Ok(&self.layout), Err)
     }
 
-    /// Updates the result after one VLAN tag was added or removed. Equals a fresh parse for up to
+    /// Returns the result after one VLAN tag was added or removed. Equals a fresh parse for up to
     /// [`VLAN_TAGS_MAX`](crate::layout::VLAN_TAGS_MAX) tags.
     fn after_tag_change(&self, change: TagChange) -> Self {
         let request =
@@ -55,7 +55,7 @@ impl Parsed {
     }
 }
 
-/// An Ethernet frame without FCS, parsed.
+/// A parsed Ethernet frame without FCS.
 ///
 /// ```
 /// use offramp_offload::frame::Frame;
@@ -74,8 +74,8 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Parses `bytes` with the host's `request`; the default request asks for nothing, as with a frame of the wire. A
-    /// malformed frame is a frame all the same: [`Frame::layout`] returns the reason.
+    /// Parses `bytes` with the host's `request`. The default request is empty, as for a frame from the wire. A
+    /// malformed frame is accepted, and [`Frame::layout`] then returns the reason.
     #[inline]
     pub fn new(bytes: &'a mut [u8], request: TxMeta) -> Self {
         let mut frame = Self { bytes, parsed: Parsed::NOTHING };
@@ -104,16 +104,16 @@ impl<'a> Frame<'a> {
     /// Returns the layout.
     ///
     /// # Errors
-    /// The reason for a missing layout; offloads must not touch such a frame.
+    /// Returns the reason for a missing layout. Offloads must not touch a frame without layout.
     #[inline]
     pub fn layout(&self) -> Result<&FrameLayout, Malformed> {
         self.parsed.layout()
     }
 
-    /// Returns the bytes of the Ethernet header and its VLAN tags. An MTU does not count them.
+    /// Returns the length of the Ethernet header and its VLAN tags in bytes. An MTU excludes these bytes.
     ///
     /// # Errors
-    /// [`Malformed::Runt`] when the frame ends before.
+    /// Returns [`Malformed::Runt`] if the frame is shorter than these headers.
     #[inline]
     pub fn link_header_len(&self) -> Result<usize, Malformed> {
         match self.layout() {
@@ -124,10 +124,12 @@ impl<'a> Frame<'a> {
 
     /// Verifies the checksums of the frame.
     ///
-    /// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if there is one) and of TCP or UDP are right.
-    /// * [`ChecksumState::Bad`]: one of them is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200 8.1).
-    /// * [`ChecksumState::Unknown`]: nothing wrong was found, but not everything could be verified: malformed, no IP,
-    ///   neither TCP nor UDP, a fragment, or a UDP checksum of 0 over IPv4 (RFC 768: the sender made none).
+    /// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if present) and of TCP or UDP are correct.
+    /// * [`ChecksumState::Bad`]: one of these checksums is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200
+    ///   8.1).
+    /// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all could be verified. The frame is
+    ///   malformed, no IP, neither TCP nor UDP, a fragment, or has a UDP checksum of 0 over IPv4 (RFC 768: the sender
+    ///   computed none).
     pub fn verify(&self) -> ChecksumState {
         self.parts().map_or(ChecksumState::Unknown, |(bytes, layout)| checksum::verify(bytes, layout))
     }
@@ -137,23 +139,23 @@ impl<'a> Frame<'a> {
         self.parts().map_or(true, |(bytes, layout)| checksum::ipv4_header_is_good(bytes, layout))
     }
 
-    /// Returns the pseudo-header's checksum: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768 over
+    /// Returns the sum of the pseudo-header: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768 over
     /// IPv4, RFC 8200 8.1 over IPv6). `transport_len` counts the transport header and its payload in bytes; it may
-    /// exceed 65,535. Returns [`Sum::ZERO`] without IP.
+    /// exceed 65,535. Returns [`Sum::ZERO`] if the frame carries no IP.
     pub fn pseudo_header(&self, transport_len: u32) -> Sum {
         self.parts().map_or(Sum::ZERO, |(bytes, layout)| checksum::pseudo_header(bytes, layout, transport_len))
     }
 
-    /// Turns a transport checksum into a partial one, after [`Frame::verify`] found it good. The field gets the
-    /// pseudo-header's checksum, as if the frame had never left a host. [`checksum::complete`] restores the old field
-    /// (0 as 0xffff). Returns `None`, and changes nothing, without TCP or UDP.
+    /// Turns a transport checksum into a partial one, after [`Frame::verify`] found it good. The field receives the
+    /// pseudo-header's sum, as if the frame had never left a host. [`checksum::complete`] restores the old field (0 as
+    /// 0xffff). Returns `None`, and changes nothing, if the frame carries neither TCP nor UDP.
     pub fn make_partial(&mut self) -> Option<PartialChecksum> {
         let (bytes, layout) = self.parts_mut().ok()?;
         (layout.transport != Transport::Opaque).then(|| checksum::make_partial(bytes, layout))
     }
 
-    /// Returns the place of the SCTP packet whose CRC-32C the host asks for with `partial`: it names SCTP's own field.
-    /// Linux hands such packets over on a packet socket, with the request of an Internet checksum.
+    /// Returns the range of the SCTP packet if `partial` names SCTP's checksum field, a request for a CRC-32C. Linux
+    /// delivers such packets on a packet socket, marked with a request for an Internet checksum.
     pub(crate) fn sctp_packet(&self, partial: PartialChecksum) -> Option<Range<usize>> {
         let layout = self.layout().ok()?;
         let (start, offset) = (usize::from(partial.start), usize::from(partial.offset));
@@ -163,33 +165,34 @@ impl<'a> Frame<'a> {
         (is_sctp && is_its_field && has_header).then_some(start..layout.packet_end)
     }
 
-    /// Returns source and destination address, side by side: 8 bytes (IPv4), 32 (IPv6), none (opaque or malformed).
+    /// Returns the source address followed by the destination address: 8 bytes for IPv4, 32 for IPv6, none if the frame
+    /// is opaque or malformed.
     #[inline]
     pub fn addresses(&self) -> &[u8] {
         self.parts().map_or(&[], |(bytes, layout)| layout.addresses(bytes))
     }
 
-    /// Overwrites the transport checksum of a packet proved right by other means. A UDP checksum of 0 means "no
-    /// checksum" and stays.
+    /// Overwrites the transport checksum of a packet with the correct value. The caller has verified the packet by
+    /// other means. A UDP checksum of 0 means "no checksum" and stays.
     pub fn write_checksum(&mut self) {
         let Ok((bytes, layout)) = self.parts_mut() else { return };
         let field = layout.checksum_field();
         let has_none = layout.protocol == PROTOCOL_UDP && bytes.get(field..field + 2) == Some(&[0, 0]);
         if layout.transport != Transport::Opaque && !has_none {
             let partial = checksum::make_partial(bytes, layout);
-            // Start and field were just made from the layout.
+            // Start and field are valid, as they were derived from the layout.
             let _ = checksum::complete(bytes, partial, layout.packet_end);
         }
     }
 
-    /// Returns the same frame for a shorter time.
+    /// Returns the same frame with a shorter lifetime.
     #[inline]
     pub fn reborrow(&mut self) -> Frame<'_> {
         Frame { bytes: self.bytes, parsed: self.parsed }
     }
 
-    /// Returns the frame without a segmentation request: its IP length counts from now on. Parses it again if
-    /// segmentation was requested.
+    /// Returns the frame without a segmentation request, with the packet length from the IP header. Parses the frame
+    /// again if segmentation was requested.
     pub fn unsegmented(&mut self) -> Frame<'_> {
         match self.parsed.request {
             TxMeta { segmentation: None, .. } => self.reborrow(),
@@ -197,13 +200,13 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Returns the frame without padding, and with another request. A frame without layout keeps all bytes.
+    /// Returns the frame without padding and with another request. A frame without layout keeps all its bytes.
     pub fn requesting(&mut self, request: TxMeta) -> Frame<'_> {
         let end = self.layout().map_or(self.bytes.len(), |layout| layout.packet_end);
         Frame { bytes: &mut self.bytes[..end], parsed: Parsed { request, ..self.parsed } }
     }
 
-    /// Returns the bytes, to be written, and the layout.
+    /// Returns the mutable bytes and the layout.
     #[inline]
     pub(crate) fn parts_mut(&mut self) -> Result<(&mut [u8], &FrameLayout), Malformed> {
         let layout = self.parsed.layout()?;
@@ -216,13 +219,13 @@ impl<'a> Frame<'a> {
         Ok((self.bytes, self.layout()?))
     }
 
-    /// Returns all bytes. The headers must stay as they are.
+    /// Returns all bytes, mutably. The caller must not change the headers.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes
     }
 
-    /// Becomes the frame in `range` of its bytes, with the `layout` parsed from them: a decrypted one.
+    /// Replaces the frame by the decrypted frame in `range` of its bytes, with the `layout` parsed from these bytes.
     #[inline]
     pub(crate) fn narrow(&mut self, range: Range<usize>, layout: FrameLayout) {
         self.bytes = &mut std::mem::take(&mut self.bytes)[range];
@@ -233,19 +236,20 @@ impl<'a> Frame<'a> {
 /// The state of a frame in its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// As it was set. Only the request in `parsed` is valid.
+    /// The frame was set and not parsed. Only the request in `parsed` is valid.
     Set,
-    /// Lent, so `parsed` is valid.
+    /// The frame was lent, so `parsed` is valid.
     Parsed,
-    /// Lent with another tag. Holds the bytes previously in the tag's place.
+    /// The frame was lent with another tag. Holds the previous bytes at the tag's place.
     Changed(TagChange, Option<[u8; VLAN_TAG_LEN]>),
 }
 
-/// Memory of a port and the frame in it.
+/// Memory of a port, with one frame inside.
 ///
 /// `M` is memory of constant length: `Box<[u8]>`, `Vec<u8>`, a part of a larger area. The [`VLAN_TAG_LEN`] bytes before
-/// a frame belong to it.
-// The request is read right after it was written. Across two cache lines, a small frame took 10 to 17 ns more.
+/// a frame are reserved for a tag.
+// The request is read right after it was written. With the request across two cache lines, a small frame took 10 to 17
+// ns longer.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct FrameBuffer<M> {
@@ -256,7 +260,7 @@ pub struct FrameBuffer<M> {
 }
 
 impl FrameBuffer<Vec<u8>> {
-    /// Becomes a copy of a frame, with its request and layout.
+    /// Copies a frame into this buffer, with the frame's request and layout.
     pub fn copy_from(&mut self, frame: &Frame<'_>) {
         count::copied(frame.bytes.len());
         self.memory.clear();
@@ -268,27 +272,27 @@ impl FrameBuffer<Vec<u8>> {
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
-    /// Returns memory without a frame.
+    /// Returns a buffer without a frame.
     pub fn new(memory: M) -> Self {
         Self { memory, place: 0..0, parsed: Parsed::NOTHING, state: State::Set }
     }
 
-    /// Returns the memory for the next frame. Drops the current one.
+    /// Drops the current frame and returns the memory for the next one.
     #[inline]
     pub fn memory_mut(&mut self) -> &mut [u8] {
         self.clear();
         self.memory.as_mut()
     }
 
-    /// Returns memory beside the frame, and keeps the frame. Returns `None` if `range` overlaps the frame or leaves the
-    /// memory. For a port that receives into the area it sends from.
+    /// Returns the memory in `range` and keeps the frame. Returns `None` if `range` overlaps the frame or leaves the
+    /// memory. A port with one area for sending and receiving uses this.
     #[inline]
     pub fn beside(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
         let is_apart = range.end <= self.place.start || range.start >= self.place.end;
         if is_apart { self.memory.as_mut().get_mut(range) } else { None }
     }
 
-    /// Forgets the frame.
+    /// Drops the frame.
     #[inline]
     pub fn clear(&mut self) {
         self.place = 0..0;
@@ -305,7 +309,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.state = State::Set;
     }
 
-    /// Returns the frame; an empty one, a runt, when there is none. Parses it at the first call.
+    /// Returns the frame, or an empty runt frame if none is set. The first call parses the frame.
     #[inline]
     pub fn frame(&mut self) -> Frame<'_> {
         if let State::Changed(change, tag) = self.state {
@@ -320,8 +324,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         Frame { bytes, parsed: self.parsed }
     }
 
-    /// Returns the frame with another tag, without a new parse. Both addresses move, and no other byte. Returns `None`
-    /// if the memory has no room for a tag before the frame.
+    /// Returns the frame with another tag, without a new parse. Only the two MAC addresses move. Returns `None` if the
+    /// memory has no room for a tag before the frame.
     pub fn frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
         if change == TagChange::Keep {
             return Some(self.frame());
@@ -337,13 +341,14 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         Some(Frame { bytes, parsed: self.parsed.after_tag_change(change) })
     }
 
-    /// Returns the length of the frame as set.
+    /// Returns the length of the frame as set, without a tag change.
     #[inline]
     pub fn frame_len(&self) -> usize {
         self.place.len()
     }
 
-    /// Returns the bytes of the frame, unparsed, if it has no request.
+    /// Returns the frame's bytes without a parse. Returns `None` if the frame has a request or was lent with another
+    /// tag.
     #[inline]
     pub fn unasked(&self) -> Option<&[u8]> {
         let bytes = self.memory.as_ref().get(self.place.clone())?;
@@ -359,7 +364,7 @@ mod tests {
     use crate::segment::tests::{PAYLOAD_LEN, tcp4_frame};
     use std::mem::offset_of;
 
-    /// The compiler is free to move fields. That makes frames slower, not wrong.
+    /// Fails if the compiler moves the fields. Other positions would make frames slower, not wrong.
     #[test]
     fn what_is_asked_for_a_frame_lies_in_one_cache_line() {
         let line_len = align_of::<FrameBuffer<Vec<u8>>>();
@@ -408,7 +413,7 @@ mod tests {
     #[test]
     fn the_length_of_a_super_frame_is_a_template_until_nothing_is_segmented() {
         let mut bytes = tcp4_frame();
-        bytes[16..18].fill(0); // The IPv4 length.
+        bytes[16..18].fill(0); // The IPv4 total length.
         let segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, 1000));
         let mut frame = Frame::new(&mut bytes, TxMeta { segmentation, checksum: None });
         assert_eq!(frame.layout().unwrap().payload_len(), PAYLOAD_LEN);

@@ -1,8 +1,8 @@
-//! The places of a frame's headers.
+//! The offsets of a frame's headers.
 //!
-//! [`Frame::new`](crate::frame::Frame::new) walks Ethernet, VLAN tags, IPv4 or IPv6 with extension headers, and TCP or
-//! UDP once, checks every length on the way, and keeps the offsets. No later stage reads a header length again: an
-//! existing layout is true of its bytes.
+//! [`Frame::new`](crate::frame::Frame::new) parses Ethernet, VLAN tags, IPv4 or IPv6 with extension headers, and TCP or
+//! UDP once. The parser checks every length and stores the offsets. No later stage reads a header length again: a
+//! layout always agrees with its bytes.
 //!
 //! ```text
 //! 0            network_start   transport_start   payload_start      packet_end   frame.len()
@@ -18,10 +18,10 @@ pub const ETHERNET_HEADER_LEN: usize = 14;
 const ETHERNET_DATA_LEN_MIN: usize = 46;
 /// Length of one VLAN tag (IEEE 802.1Q).
 pub const VLAN_TAG_LEN: usize = 4;
-/// Maximum of VLAN tags parsed; more make the frame opaque.
+/// Maximum number of parsed VLAN tags. A frame with more tags is opaque.
 pub const VLAN_TAGS_MAX: usize = 2;
-/// Maximum of IPv6 extension headers parsed. RFC 8504 5.3 lets a node limit them; eight is twice the maximum
-/// recommended per packet (RFC 8200 4.1).
+/// Maximum number of parsed IPv6 extension headers. RFC 8504 5.3 allows a node to limit their number. Eight is twice
+/// the maximum recommended per packet (RFC 8200 4.1).
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 /// EtherType of IPv4.
@@ -57,8 +57,9 @@ pub(crate) const IPV4_TOTAL_LEN_OFFSET: usize = 2;
 pub(crate) const IPV4_ID_OFFSET: usize = 4;
 /// Offset of flags and fragment offset in an IPv4 header.
 pub(crate) const IPV4_FRAGMENT_OFFSET: usize = 6;
-/// Version 4 and a header of five words; DF, a flag of whole packets too (RFC 791 3.1).
+/// First byte of an IPv4 header without options: version 4, header length of five words (RFC 791 3.1).
 const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
+/// DF, the flag that forbids fragmentation. A whole packet can carry this flag (RFC 791 3.1).
 pub(crate) const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 /// Offset of the header checksum in an IPv4 header.
 pub(crate) const IPV4_CHECKSUM_OFFSET: usize = 10;
@@ -95,38 +96,38 @@ pub enum Network {
     Ipv4,
     /// IPv6 (RFC 8200).
     Ipv6,
-    /// Anything else; only the Ethernet header was read.
+    /// Any other protocol. Only the Ethernet header was parsed.
     Opaque,
 }
 
-/// The payload of the IP packet.
+/// The protocol of the IP packet's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// TCP (RFC 9293), header complete in this frame.
     Tcp,
     /// UDP (RFC 768), header complete in this frame.
     Udp,
-    /// Anything else, and every fragment.
+    /// Any other protocol, and every fragment.
     Opaque,
 }
 
 /// The source of the packet's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LengthFrom {
-    /// The IP header: a frame of the wire, possibly padded. UDP's own length must agree.
+    /// The IP header, for a frame from the wire that can be padded. UDP's length field must agree.
     Ip,
-    /// The IP header, regardless of UDP's own length: options may follow a datagram (RFC 9868).
+    /// The IP header, regardless of UDP's length field, because options can follow a datagram (RFC 9868).
     IpAlone,
-    /// The buffer: a super-frame. Its IP length is a template, and the host need not fill it in (NDIS `LSOv2` leaves 0
-    /// there; Linux ignores it). For the same reason IPv4's fragment bits do not hide the transport header: Linux
-    /// copies them to every segment.
+    /// The buffer, for a super-frame. A super-frame's IP length is a template, and the host need not fill it in (NDIS
+    /// `LSOv2` writes 0; Linux ignores the value). IPv4's fragment bits are also a template and do not hide the
+    /// transport header: Linux copies these bits to every segment.
     Frame,
 }
 
 /// The reason for a missing layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Malformed {
-    /// Shorter than an Ethernet header and its tags.
+    /// The frame is shorter than an Ethernet header and its tags.
     #[error("shorter than an Ethernet header")]
     Runt,
     /// A header does not fit into the frame or the packet.
@@ -138,36 +139,36 @@ pub enum Malformed {
     /// A header length field is below the protocol's minimum.
     #[error("header length below the minimum")]
     HeaderLength,
-    /// A length field names more bytes than there are, or fewer than its own header.
+    /// A length field exceeds the available bytes, or is smaller than its own header.
     #[error("length field does not agree with the frame")]
     Length,
-    /// More than [`EXTENSION_HEADERS_MAX`] IPv6 extension headers.
+    /// The packet has more than [`EXTENSION_HEADERS_MAX`] IPv6 extension headers.
     #[error("too many IPv6 extension headers")]
     ExtensionHeaders,
 }
 
-/// The places of all parts of a frame. All offsets count from the start of the frame.
+/// The offsets of all parts of a frame, counted from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
-    /// The protocol after the Ethernet header and its tags.
+    /// Protocol after the Ethernet header and its tags.
     pub network: Network,
-    /// The protocol above IP; [`Transport::Opaque`] for a fragment that arrived as one.
+    /// Protocol above IP. [`Transport::Opaque`] for a received fragment.
     pub transport: Transport,
-    /// The packet is a fragment (IPv4: MF or an offset; IPv6: a fragment header).
+    /// True for a fragment (IPv4: MF or an offset; IPv6: a fragment header).
     pub fragment: bool,
-    /// IPv4 options or IPv6 extension headers are present.
+    /// True if IPv4 options or IPv6 extension headers are present.
     pub network_options: bool,
-    /// The last protocol number read (IPv4 protocol, IPv6 final next header); 0 when opaque.
+    /// Last protocol number read (IPv4 protocol, final IPv6 next header). 0 if the frame is opaque.
     pub protocol: u8,
-    /// Start of the IP header, or of the bytes after Ethernet.
+    /// Start of the IP header, or of the bytes after the Ethernet header if the frame is opaque.
     pub network_start: usize,
-    /// Offset of the byte that names `protocol`: the link for an IPv6 fragment header.
+    /// Offset of the byte with `protocol`. A new IPv6 fragment header is linked here.
     pub protocol_at: usize,
-    /// Start of the TCP or UDP header, or of the bytes after IP.
+    /// Start of the TCP or UDP header, or of the bytes after the IP header.
     pub transport_start: usize,
-    /// Start of the payload; equals `transport_start` when the transport is opaque.
+    /// Start of the payload. Equals `transport_start` if the transport is opaque.
     pub payload_start: usize,
-    /// End of the packet; bytes after it are padding.
+    /// End of the packet. Bytes after the packet are padding.
     pub packet_end: usize,
 }
 
@@ -175,13 +176,13 @@ impl FrameLayout {
     /// The layout of an empty buffer.
     pub(crate) const NOTHING: Self = Self::opaque(0, 0);
 
-    /// Parses a frame without FCS into `self`: a returned layout, being large, would be copied and read again.
+    /// Parses a frame without FCS into `self`. A returned layout would be copied, because it is large.
     ///
     /// The offsets of the layout are ordered and lie inside `frame`:
     /// `network_start <= transport_start <= payload_start <= packet_end <= frame.len()`.
     ///
     /// # Errors
-    /// When a header is cut off or a length is wrong; offloads must not touch the frame then.
+    /// Returns an error if a header is truncated or a length is wrong. Offloads must then not touch the frame.
     #[inline]
     pub(crate) fn parse_into(&mut self, frame: &[u8], length_from: LengthFrom) -> Result<(), Malformed> {
         let (ethertype, network_start) = parse_ethernet(frame)?;
@@ -229,18 +230,18 @@ impl FrameLayout {
         }
     }
 
-    /// Returns the bytes of payload after all headers, without padding.
+    /// Returns the length of the payload after all headers in bytes, without padding.
     pub fn payload_len(&self) -> usize {
         self.packet_end - self.payload_start
     }
 
-    /// Returns the bytes of transport header and payload, without padding.
+    /// Returns the length of transport header and payload in bytes, without padding.
     pub fn transport_len(&self) -> usize {
         self.packet_end - self.transport_start
     }
 
-    /// Returns whether bytes other than Ethernet padding follow the packet. Padding is zero, and brings the MAC client
-    /// data to 46 bytes (IEEE 802.3 3.2.7).
+    /// Returns whether bytes other than Ethernet padding follow the packet. Ethernet padding consists of zeros, and
+    /// extends the MAC client data to 46 bytes (IEEE 802.3 3.2.7).
     #[inline]
     pub(crate) fn has_trailer(&self, frame: &[u8]) -> bool {
         frame.len() != self.packet_end && self.is_trailer(frame)
@@ -258,12 +259,13 @@ impl FrameLayout {
         self.transport_start + offset
     }
 
-    /// Returns the bytes of the Ethernet header and its VLAN tags.
+    /// Returns the length of the Ethernet header and its VLAN tags in bytes.
     pub fn link_header_len(&self) -> usize {
         self.network_start
     }
 
-    /// Returns source and destination address, side by side: 8 bytes (IPv4), 32 (IPv6), none (opaque).
+    /// Returns the source address followed by the destination address: 8 bytes for IPv4, 32 for IPv6, none if the frame
+    /// is opaque.
     pub(crate) fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         match self.network {
             Network::Ipv4 => &frame[self.network_start + 12..self.network_start + 20],
@@ -273,17 +275,17 @@ impl FrameLayout {
     }
 }
 
-/// Returns the bytes of the Ethernet header and its VLAN tags, also for a frame without layout.
+/// Returns the length of the Ethernet header and its VLAN tags in bytes, even for a frame without layout.
 ///
 /// # Errors
-/// [`Malformed::Runt`] when the frame ends before.
+/// Returns [`Malformed::Runt`] if the frame is shorter than these headers.
 #[inline]
 pub fn link_header_len(frame: &[u8]) -> Result<usize, Malformed> {
     parse_ethernet(frame).map(|(_, len)| len)
 }
 
-/// Returns a layout for [`FrameLayout::addresses`] alone. The IP packet may be malformed otherwise. Returns `None`
-/// without a whole IP header of the EtherType's version.
+/// Returns a layout for use with [`FrameLayout::addresses`] only. The rest of the IP packet can be malformed. Returns
+/// `None` if the frame has no whole IP header of the EtherType's version.
 pub(crate) fn fixed_network(frame: &[u8]) -> Option<FrameLayout> {
     let (ethertype, start) = parse_ethernet(frame).ok()?;
     let (network, version, header_len) = match ethertype {
@@ -333,7 +335,7 @@ fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut 
     *layout = FrameLayout {
         network: Network::Ipv4,
         transport: Transport::Opaque,
-        // MF (0x2000) or a fragment offset; DF (0x4000) does not make a fragment.
+        // A fragment has MF (0x2000) or a fragment offset. DF (0x4000) does not make a fragment.
         fragment: fragment_field & 0x3fff != 0,
         network_options: header_len > IPV4_HEADER_LEN_MIN,
         protocol: header[9],
@@ -346,8 +348,8 @@ fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut 
     parse_transport(frame, layout, length_from)
 }
 
-/// Returns the source of a whole, well-formed IPv4 packet without options, without a parse. Returns `None` for any
-/// other packet: only a parse can tell there.
+/// Returns the source address of a whole, well-formed IPv4 packet without options. Skips the full parse. Returns `None`
+/// for any other packet: only a full parse finds its source.
 #[inline]
 pub fn plain_ipv4_source(packet: &[u8]) -> Option<Ipv4Addr> {
     let (header, _) = plain_ipv4(packet, LengthFrom::Ip)?;
@@ -355,7 +357,7 @@ pub fn plain_ipv4_source(packet: &[u8]) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::new(a, b, c, d))
 }
 
-/// Returns the transport of such a packet in a frame without a VLAN tag.
+/// Returns the transport of a whole, well-formed IPv4 packet without options, in a frame without a VLAN tag.
 #[inline]
 pub(crate) fn plain_ipv4_transport(frame: &[u8], length_from: LengthFrom) -> Option<Transport> {
     let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
@@ -365,7 +367,7 @@ pub(crate) fn plain_ipv4_transport(frame: &[u8], length_from: LengthFrom) -> Opt
     plain_ipv4(packet, length_from).map(|(_, transport)| transport)
 }
 
-/// Returns the header of a whole IPv4 packet without options, and its transport, if a parse accepts it.
+/// Returns header and transport of a whole IPv4 packet without options, if a full parse would accept the packet.
 #[inline]
 fn plain_ipv4(packet: &[u8], length_from: LengthFrom) -> Option<(&[u8; IPV4_HEADER_LEN_MIN], Transport)> {
     let header = packet.first_chunk::<IPV4_HEADER_LEN_MIN>()?;
@@ -408,12 +410,12 @@ fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut 
     parse_transport(frame, layout, length_from)
 }
 
-/// Returns true for the protocol number of a header that belongs to IPv6 itself.
+/// Returns true for the protocol number of an IPv6 extension header.
 pub(crate) fn is_extension_header(protocol: u8) -> bool {
     matches!(protocol, NEXT_HEADER_HOP_BY_HOP | NEXT_HEADER_ROUTING | NEXT_HEADER_DESTINATION | NEXT_HEADER_FRAGMENT)
 }
 
-/// Walks the extension headers. Each but the fragment header carries its own length (RFC 8200 4).
+/// Parses the extension headers. Each extension header except the fragment header contains its own length (RFC 8200 4).
 fn walk_extension_headers(frame: &[u8], layout: &mut FrameLayout) -> Result<(), Malformed> {
     let mut headers = 0;
     while is_extension_header(layout.protocol) {
@@ -439,7 +441,7 @@ fn walk_extension_headers(frame: &[u8], layout: &mut FrameLayout) -> Result<(), 
         layout.transport_start = at + header_len;
         layout.payload_start = layout.transport_start;
         if is_fragment {
-            break; // The next bytes may be the middle of anything.
+            break; // The next bytes can belong to any part of the payload.
         }
     }
     Ok(())
@@ -457,10 +459,11 @@ fn parse_transport(frame: &[u8], layout: &mut FrameLayout, length_from: LengthFr
     Ok(())
 }
 
-/// Returns the transport of a whole packet with the payload `segment`, and the length of its header (0 when opaque).
+/// Returns the transport of a whole packet with the payload `segment`, and the length of the transport header (0 if
+/// opaque).
 ///
 /// # Errors
-/// As [`FrameLayout::parse_into`].
+/// Returns the errors of [`FrameLayout::parse_into`].
 #[inline]
 pub(crate) fn transport_in(
     segment: &[u8],
@@ -486,7 +489,8 @@ fn tcp_header_len(segment: &[u8]) -> Result<usize, Malformed> {
     }
 }
 
-/// Checks UDP's own length. It must agree with IP's: a shorter one leaves bytes without a checksum.
+/// Checks UDP's length field. This length must agree with the IP length: a shorter UDP length leaves bytes without a
+/// checksum.
 fn udp_header_len(segment: &[u8], length_from: LengthFrom) -> Result<usize, Malformed> {
     let header = segment.get(..UDP_HEADER_LEN).ok_or(Malformed::Truncated)?;
     let udp_len = usize::from(be16(header, UDP_LENGTH_OFFSET));
@@ -502,7 +506,7 @@ pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Writes a word, big-endian.
+/// Writes a big-endian word.
 #[inline]
 pub(crate) fn put16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());

@@ -2,22 +2,22 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`frame`] | bytes, request and layout as one value: the one parse |
-//! | [`layout`] | where each header starts, what is padding, what is a fragment |
-//! | [`checksum`] | compute, compute while copying, verify, complete, update: AVX-512, AVX2 and portable code |
+//! | [`frame`] | a frame's bytes, the host's request and the layout as one value, parsed once |
+//! | [`layout`] | start of each header, end of the packet, fragment or whole packet |
+//! | [`checksum`] | computes, copies with checksum, verifies, completes and updates, in AVX-512, AVX2 and portable code |
 //! | [`segment`] | segments a super-frame into the frames of the wire (TCP, UDP, IP fragments) |
-//! | [`coalesce`] | merges verified frames of a flow such that segmenting them again gives the same bytes |
-//! | [`esp`] | IPsec: seals and opens ESP, transport and tunnel, with anti-replay windows |
+//! | [`coalesce`] | merges verified frames of a flow; segmentation of the result returns the original bytes |
+//! | [`esp`] | IPsec: seals and opens ESP in transport and tunnel mode, with anti-replay windows |
 //! | [`rss`] | Toeplitz hash and indirection table |
 //! | [`meta`] | metadata of a frame, in each direction |
-//! | [`caps`] | what an adapter offers: device ∩ peer ∩ user |
+//! | [`caps`] | an adapter's offloads: device ∩ peer ∩ user |
 //! | [`table`] | a hash table that never grows, for flows and addresses |
-//! | [`count`] | parses and copies, for tests that count them |
-//! | [`vlan`] | VLAN tags, put in and taken out in place |
-//! | [`sync`] | a lock that survives a panic elsewhere |
+//! | [`count`] | counts parses and copies, for tests |
+//! | [`vlan`] | inserts and removes VLAN tags in place |
+//! | [`sync`] | a mutex that ignores poisoning |
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or allocates per frame. No input, however hostile, makes a
-//! function panic: functions return a reason for what they cannot do.
+//! function panic: each function returns the reason for a refused input.
 
 pub mod caps;
 pub mod checksum;

@@ -1,13 +1,13 @@
 //! Metadata of a frame.
 //!
-//! A partial checksum and a segmentation exist in both directions: a host may ask for them on transmit, and the adapter
-//! may report them on receive. The two types mirror the virtio network header (virtio 1.3, 5.1.6) without its layout;
-//! ports translate.
+//! Partial checksums and segmentations occur in both directions: a host can request them on transmit, and the adapter
+//! can report them on receive. [`PartialChecksum`] and [`Segmentation`] mirror the virtio network header (virtio 1.3,
+//! 5.1.6) without its layout. Ports convert between the two.
 
 use crate::vlan::TagChange;
 
-/// A checksum still to be completed. The field holds the folded, not inverted sum of the pseudo-header; everything from
-/// `start` to the end of the packet is still to be added.
+/// A checksum that is still to be completed. The field holds the pseudo-header's sum, folded but not inverted. The
+/// bytes from `start` to the end of the packet are still to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartialChecksum {
     /// First byte covered by the checksum, counted from the start of the frame.
@@ -22,8 +22,8 @@ impl PartialChecksum {
         usize::from(self.start) + usize::from(self.offset)
     }
 
-    /// Returns the checksum's place after a tag was added or removed. A place at the end of 64 KiB stays: only a frame
-    /// longer than any packet has it.
+    /// Returns the checksum's place after a tag was added or removed. `start` saturates at 65,535: only a frame longer
+    /// than any packet reaches that value.
     pub(crate) fn after_tag_change(self, change: TagChange) -> Self {
         Self { start: self.start.saturating_add_signed(change.added_len() as i16), ..self }
     }
@@ -32,18 +32,18 @@ impl PartialChecksum {
 /// The state of a frame's checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChecksumState {
-    /// Nobody verified it, or there is nothing to verify.
+    /// The checksums were not verified, or the frame has none.
     #[default]
     Unknown,
-    /// The checksums of the IPv4 header and of the transport were verified and are right.
+    /// The checksums of the IPv4 header and of the transport were verified and are correct.
     Good,
-    /// One of them was verified and is wrong.
+    /// The checksum of the IPv4 header or of the transport was verified and is wrong.
     Bad,
-    /// The payload was verified (or never left the host); the field holds the sum of the pseudo-header.
+    /// The payload was verified or never left the host. The field holds the pseudo-header's sum.
     Partial(PartialChecksum),
 }
 
-/// The output of a segmentation.
+/// The protocol of a segmentation's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentationKind {
     /// TCP over IPv4 (LSO, TSO).
@@ -52,18 +52,18 @@ pub enum SegmentationKind {
     Tcp6,
     /// UDP datagrams of equal size after one header (USO).
     Udp,
-    /// One large UDP datagram into IP fragments (UFO).
+    /// IP fragments of one large UDP datagram (UFO).
     UdpFragments,
 }
 
 /// A segmentation requested by the host (transmit), or the inverse of a coalescing (receive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segmentation {
-    /// The kind of output.
+    /// Protocol of the output.
     pub kind: SegmentationKind,
     /// Payload bytes of every segment but the last (`gso_size`, MSS), without headers.
     pub size: u16,
-    /// The meaning of TCP's CWR in the super-frame.
+    /// Meaning of TCP's CWR in the super-frame.
     pub cwr: Cwr,
 }
 
@@ -77,12 +77,13 @@ impl Segmentation {
 /// The meaning of TCP's CWR in a super-frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cwr {
-    /// No mark. A set bit goes to the first segment only, as with [`Self::First`].
+    /// No mark. A set CWR bit is copied to the first segment only, as with [`Self::First`].
     #[default]
     Unmarked,
-    /// It goes to the first segment only (RFC 3168 6.1.2; virtio's ECN bit).
+    /// CWR is copied to the first segment only (RFC 3168 6.1.2; virtio's ECN bit).
     First,
-    /// It goes to every segment, as a bit of the ACE counter (RFC 9768 3.2.2; the AccECN bit proposed for virtio).
+    /// CWR is copied to every segment, as a bit of the ACE counter (RFC 9768 3.2.2; the AccECN bit proposed for
+    /// virtio).
     All,
 }
 
@@ -100,20 +101,20 @@ pub struct TxMeta {
 pub struct RxMeta {
     /// The verdict on the checksums.
     pub checksum: ChecksumState,
-    /// Set when the frame was coalesced from several: this segmentation gives them back.
+    /// Segmentation that restores the original frames, if the frame was coalesced.
     pub segmentation: Option<Segmentation>,
-    /// Bytes of all headers together, 0 when not known. A hint for the host's buffers.
+    /// Total length of all headers in bytes, 0 if unknown. The host can use the length to size buffers.
     pub header_len: u16,
-    /// The number of frames on the wire.
+    /// Number of frames on the wire.
     pub segments: u16,
-    /// Toeplitz hash of the flow, when it was computed.
+    /// Toeplitz hash of the flow, if computed.
     pub hash: Option<u32>,
-    /// The host's receive queue for the frame.
+    /// Host's receive queue for the frame.
     pub queue: u16,
 }
 
 impl RxMeta {
-    /// One frame without any verdict.
+    /// The metadata of one frame without verdict, segmentation or hash.
     pub const UNMARKED: Self =
         Self { checksum: ChecksumState::Unknown, segmentation: None, header_len: 0, segments: 1, hash: None, queue: 0 };
 }

@@ -1,13 +1,12 @@
-//! Receive-side scaling: the Toeplitz hash of a flow, and the table from hash to queue.
+//! Receive-side scaling: the Toeplitz hash of a flow, and the table that maps a hash to a queue.
 //!
-//! The hash input is source address, destination address, source port, destination port, as they stand in the headers
-//! (NDIS, "RSS hashing types"; virtio 1.3, 5.1.6.4.3). TCP and UDP are hashed with their ports; every other packet, and
-//! every fragment, by its addresses alone, so that all fragments of a datagram meet in one queue.
+//! The hash input is source address, destination address, source port, destination port, in the byte order of the
+//! headers (NDIS, "RSS hashing types"; virtio 1.3, 5.1.6.4.3). TCP and UDP packets are hashed with their ports.
+//! Fragments and all other packets are hashed by their addresses only, so all fragments of a datagram reach one queue.
 //!
-//! The hash is linear: it is the exclusive or of one 32-bit window of the key per set input bit. So it is a carry-less
-//! product, and x86 processors have an instruction for it. For others the windows of four bits at a time are added up
-//! beforehand, 16 of them per half-byte: 4.5 KiB of tables and two look-ups per byte. The tables leave room in the
-//! first-level cache.
+//! The hash is linear: the exclusive or of one 32-bit window of the key per set input bit. This is a carry-less
+//! product, and x86 processors have an instruction for it. Other processors use tables with the combined windows of
+//! four bits: 16 entries per half-byte, 4.5 KiB, two look-ups per byte. The tables leave room in the first-level cache.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -20,9 +19,9 @@ use std::array;
 pub const KEY_LEN: usize = 40;
 /// Maximum input length in bytes: two IPv6 addresses and two ports.
 pub const HASH_INPUT_LEN_MAX: usize = 36;
-/// Entries of an indirection table, unless configured (NDIS and virtio allow 128).
+/// Default number of entries in an indirection table (NDIS and virtio allow 128).
 pub const INDIRECTION_ENTRIES_DEFAULT: usize = 128;
-/// Maximum of entries in an indirection table. In virtio the number is a power of two of 16 bits.
+/// Maximum number of entries in an indirection table. In virtio the number is a power of two that fits into 16 bits.
 pub const INDIRECTION_ENTRIES_MAX: usize = 32_768;
 
 /// The key of NDIS' documented known answers ("Verifying the RSS hash calculation").
@@ -32,9 +31,10 @@ pub const MICROSOFT_KEY: [u8; KEY_LEN] = [
     0x01, 0xfa,
 ];
 
-/// A key that repeats every 16 bits: exchanging the addresses, and the ports, moves each input bit by a multiple of 16
-/// and so changes nothing. Both directions of a flow hash alike. (Woo and Park, "Scalable TCP session monitoring with
-/// symmetric receive-side scaling", 2012.) But both halves of the hash are equal, so it has 16 bits of information.
+/// A key that repeats every 16 bits, so that both directions of a flow have the same hash. An exchange of the addresses
+/// and the ports moves each input bit by a multiple of 16, which leaves the hash unchanged. (Woo and Park, "Scalable
+/// TCP session monitoring with symmetric receive-side scaling", 2012.) The two halves of the hash are equal, so the
+/// hash has only 16 bits of information.
 pub const SYMMETRIC_KEY: [u8; KEY_LEN] = symmetric_key();
 
 const fn symmetric_key() -> [u8; KEY_LEN] {
@@ -47,20 +47,20 @@ const fn symmetric_key() -> [u8; KEY_LEN] {
     key
 }
 
-/// Offset of the addresses in an IPv4 frame without a tag. Without options the ports follow them.
+/// Offset of the addresses in an IPv4 frame without a tag. Without IPv4 options, the ports follow the addresses.
 const PLAIN_IPV4_ADDRESSES_AT: usize = 26;
-/// Bytes of a word. Addresses and ports have a whole number of them.
+/// Bytes in a word. The addresses, and the two ports, have a whole number of words.
 const WORD_LEN: usize = 4;
 type Word = [u8; WORD_LEN];
-/// Half-bytes of the longest input.
+/// Number of half-bytes in the longest input.
 const NIBBLES: usize = HASH_INPUT_LEN_MAX * 2;
-/// Values of a half-byte.
+/// Number of values of a half-byte.
 const NIBBLE_VALUES: usize = 16;
 
-/// The Toeplitz hash with one key.
+/// A Toeplitz hash function with one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toeplitz {
-    /// Per half-byte of the input and its value: the exclusive or of the key's windows.
+    /// Exclusive or of the key's windows, per half-byte of the input and per value.
     tables: Box<[[u32; NIBBLE_VALUES]; NIBBLES]>,
     key: [u8; KEY_LEN],
     #[cfg(target_arch = "x86_64")]
@@ -74,7 +74,7 @@ impl Default for Toeplitz {
 }
 
 impl Toeplitz {
-    /// Prepares the tables of a key.
+    /// Computes the tables for a key.
     pub fn new(key: &[u8; KEY_LEN]) -> Self {
         let mut tables = Box::new([[0; NIBBLE_VALUES]; NIBBLES]);
         for (nibble, table) in tables.iter_mut().enumerate() {
@@ -92,7 +92,7 @@ impl Toeplitz {
         }
     }
 
-    /// Returns a hash with one value for both directions of a flow: see [`SYMMETRIC_KEY`].
+    /// Returns a hash function with the same value for both directions of a flow: see [`SYMMETRIC_KEY`].
     pub fn symmetric() -> Self {
         Self::new(&SYMMETRIC_KEY)
     }
@@ -102,12 +102,13 @@ impl Toeplitz {
         &self.key
     }
 
-    /// Returns the hash of at most [`HASH_INPUT_LEN_MAX`] bytes; bytes after them are not hashed.
+    /// Returns the hash of `input`. Bytes after the first [`HASH_INPUT_LEN_MAX`] are not hashed.
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.look_up(0, input)
     }
 
-    /// Returns the hash of a frame's addresses, and of its ports if it has them; none when it carries no IP.
+    /// Returns the hash of a frame's addresses and ports. Hashes only the addresses if the frame has no ports. Returns
+    /// `None` if the frame carries no IP.
     #[inline]
     pub fn hash_frame(&self, frame: &Frame<'_>) -> Option<u32> {
         let (frame, layout) = frame.parts().ok()?;
@@ -119,8 +120,8 @@ impl Toeplitz {
         Some(of_addresses ^ self.hash_words(ports_at, array::from_ref(ports)))
     }
 
-    /// Returns the hash of a frame's addresses, and the word index of its ports in the input; none when it carries no
-    /// IP.
+    /// Returns the hash of a frame's addresses, and the word index of the ports in the input. Returns `None` if the
+    /// frame carries no IP.
     #[inline]
     fn hash_addresses(&self, frame: &[u8], layout: &FrameLayout) -> Option<(u32, usize)> {
         let (words, _) = layout.addresses(frame).as_chunks();
@@ -131,7 +132,8 @@ impl Toeplitz {
         }
     }
 
-    /// Returns the hash of some words of the input, from word `at` on. A known number of words becomes straight code.
+    /// Returns the hash of `words`, the part of the input from word `at` on. The compiler unrolls the loop for a
+    /// constant number of words.
     #[inline]
     fn hash_words<const WORDS: usize>(&self, at: usize, words: &[Word; WORDS]) -> u32 {
         #[cfg(target_arch = "x86_64")]
@@ -141,7 +143,7 @@ impl Toeplitz {
         self.look_up(at * WORD_LEN, words.as_flattened())
     }
 
-    /// Returns the hash of `bytes` at offset `at` of the input, by the tables.
+    /// Returns the hash of `bytes` at offset `at` of the input, computed with the tables.
     fn look_up(&self, at: usize, bytes: &[u8]) -> u32 {
         let (pairs, _) = self.tables.as_chunks::<2>();
         bytes
@@ -152,31 +154,31 @@ impl Toeplitz {
 }
 
 bitflags::bitflags! {
-    /// Hashed kinds of packets (virtio 1.3, 5.1.6.4.3.1). IPv6 extension headers are walked over: no hash here includes
-    /// a home address or a routing header.
+    /// Packet types to hash (virtio 1.3, 5.1.6.4.3.1). IPv6 extension headers are skipped: no hash includes a home
+    /// address or a routing header.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct HashTypes: u32 {
-        /// IPv4, by its addresses.
+        /// IPv4 packets, hashed by addresses.
         const IPV4 = 1 << 0;
-        /// TCP over IPv4, by addresses and ports.
+        /// TCP over IPv4, hashed by addresses and ports.
         const TCPV4 = 1 << 1;
-        /// UDP over IPv4, by addresses and ports.
+        /// UDP over IPv4, hashed by addresses and ports.
         const UDPV4 = 1 << 2;
-        /// IPv6, by its addresses.
+        /// IPv6 packets, hashed by addresses.
         const IPV6 = 1 << 3;
-        /// TCP over IPv6, by addresses and ports.
+        /// TCP over IPv6, hashed by addresses and ports.
         const TCPV6 = 1 << 4;
-        /// UDP over IPv6, by addresses and ports.
+        /// UDP over IPv6, hashed by addresses and ports.
         const UDPV6 = 1 << 5;
     }
 }
 
 impl Toeplitz {
-    /// Hashes a frame as a host gets it. Returns the hash and its type: with ports if `types` has them, else of the
-    /// addresses. Returns 0 and no type if `types` has neither. Fragments have no ports, nor have packets with a
-    /// malformed transport header. It parses the frame, and nothing else does where a host wants its own hash: a
+    /// Hashes a frame in the form delivered to a host. Returns the hash and its type: addresses and ports if `types`
+    /// enables the transport, else only the addresses. Returns 0 and no type if `types` enables neither. Fragments have
+    /// no ports, and a malformed transport header counts as no ports. The function parses the frame itself, because a
     /// coalesced or segmented frame has another layout than the original.
-    // A pair stays in registers, unlike an `Option` of it.
+    // A pair is returned in registers, unlike an `Option` of a pair.
     #[inline]
     pub fn hash_of_types(&self, bytes: &[u8], is_super_frame: bool, types: HashTypes) -> (u32, HashTypes) {
         let length_from = if is_super_frame { LengthFrom::Frame } else { LengthFrom::IpAlone };
@@ -185,7 +187,7 @@ impl Toeplitz {
             Some(Transport::Udp) => types & HashTypes::UDPV4,
             Some(Transport::Opaque) | None => HashTypes::empty(),
         };
-        // Almost every packet has addresses and ports side by side.
+        // In almost every packet the ports follow the addresses directly.
         match bytes.get(PLAIN_IPV4_ADDRESSES_AT..).and_then(|flow| flow.as_chunks().0.first_chunk::<3>()) {
             Some(flow) if !with_ports.is_empty() => (self.hash_words(0, flow), with_ports),
             _ => self.hash_of_parsed(bytes, length_from, types),
@@ -225,36 +227,36 @@ fn key_window(key: &[u8; KEY_LEN], at: usize) -> u32 {
     (u64::from_be_bytes(bytes) << (at % 8) >> 32) as u32
 }
 
-/// A change refused by an indirection table. The table is then unchanged.
+/// The reason to refuse a change of an indirection table. The table is then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndirectionError {
-    /// The number of entries is not a power of two up to [`INDIRECTION_ENTRIES_MAX`].
+    /// The given number of entries is not a power of two up to [`INDIRECTION_ENTRIES_MAX`].
     #[error("indirection table: {0} entries; use a power of two from 1 to {INDIRECTION_ENTRIES_MAX}")]
     Entries(usize),
-    /// There is no queue to map to.
+    /// The number of queues is 0.
     #[error("indirection table: no queues; configure at least 1")]
     NoQueues,
     /// An entry names a queue that does not exist.
     #[error("indirection table: entry {entry} names queue {queue}, but there are {queues}; use 0 to {}", queues - 1)]
     Queue {
-        /// The entry's index.
+        /// Index of the entry.
         entry: usize,
-        /// The named queue.
+        /// Queue named by the entry.
         queue: u16,
-        /// The number of queues.
+        /// Number of queues.
         queues: u16,
     },
-    /// The index lies past the table.
+    /// The index lies past the end of the table.
     #[error("indirection table: entry {entry} of {entries}; use 0 to {}", entries - 1)]
     Index {
-        /// The given index.
+        /// Given index.
         entry: usize,
-        /// The number of entries.
+        /// Number of entries in the table.
         entries: usize,
     },
 }
 
-/// Maps the low bits of a hash to a receive queue.
+/// A table that maps the low bits of a hash to a receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndirectionTable {
     entries: Box<[u16]>,
@@ -262,10 +264,10 @@ pub struct IndirectionTable {
 }
 
 impl IndirectionTable {
-    /// Spreads the entries over the queues in turn.
+    /// Returns a table with the queues assigned to the entries in rotation.
     ///
     /// # Errors
-    /// When `entries` is not a power of two up to [`INDIRECTION_ENTRIES_MAX`], or `queues` is 0.
+    /// Returns an error if `entries` is not a power of two up to [`INDIRECTION_ENTRIES_MAX`], or `queues` is 0.
     pub fn new(entries: usize, queues: u16) -> Result<Self, IndirectionError> {
         if !entries.is_power_of_two() || entries > INDIRECTION_ENTRIES_MAX {
             return Err(IndirectionError::Entries(entries));
@@ -280,7 +282,7 @@ impl IndirectionTable {
     /// Maps one entry to a queue.
     ///
     /// # Errors
-    /// When there is no such entry or no such queue.
+    /// Returns an error if there is no such entry or no such queue.
     pub fn set(&mut self, entry: usize, queue: u16) -> Result<(), IndirectionError> {
         self.check(entry, queue)?;
         let entries = self.entries.len();
@@ -310,7 +312,7 @@ mod tests {
     use proptest::prelude::*;
     use std::net::IpAddr;
 
-    /// Hashes by the definition, bit by bit: the key slides left under the input.
+    /// Hashes by the definition, bit by bit: the key window shifts by one bit per input bit.
     fn oracle(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
         let mut hash = 0;
         for bit in 0..input.len() * 8 {
@@ -340,7 +342,8 @@ mod tests {
         bytes
     }
 
-    /// Source, its port, destination, its port, hash of the addresses, hash with TCP's ports.
+    /// Known answers: source address, source port, destination address, destination port, hash of the addresses, hash
+    /// of addresses and TCP ports.
     const KNOWN_ANSWERS: [(&str, u16, &str, u16, u32, u32); 8] = [
         ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x323e_8fc2, 0x51cc_c178),
         ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xd718_262a, 0xc626_b0ea),
@@ -364,7 +367,7 @@ mod tests {
         }
     }
 
-    /// Builds an IPv4 frame of the first known answer with `protocol`, and the given fragment field.
+    /// Builds an IPv4 frame with the addresses of the first known answer, `protocol`, and the given fragment field.
     fn ipv4_frame(protocol: u8, fragment_field: u16) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([0x08, 0x00]);
@@ -413,7 +416,7 @@ mod tests {
         }
     }
 
-    /// Applies the rule of virtio 1.3, 5.1.6.4.3.2, spelled out.
+    /// Hashes by the rule of virtio 1.3, 5.1.6.4.3.2, in its simplest form.
     fn slow(bytes: &[u8], types: HashTypes) -> Option<(u32, HashTypes)> {
         let is_v6 = bytes[12..14] == [0x86, 0xdd];
         let (addresses, protocol, transport) =
@@ -433,7 +436,7 @@ mod tests {
     }
 
     proptest! {
-        /// A frame read without a parse has the hash of a parsed one.
+        /// A frame hashed without a parse has the same hash as a parsed frame.
         #[test]
         fn a_plain_frame_is_hashed_as_a_parse_says(
             is_tcp: bool,
@@ -488,14 +491,14 @@ mod tests {
         let mut arp = ipv4_frame(6, 0);
         arp[13] = 0x06;
         assert_eq!(Toeplitz::default().hash_of_types(&arp, false, HashTypes::all()), (0, HashTypes::empty()));
-        // Without ports the addresses are hashed, except without IP.
+        // A packet without ports is hashed by its addresses, and a frame without IP is not hashed.
         let mut malformed = ipv4_frame(6, 0);
         malformed[46] = 0x10;
         let hash = |frame: &[u8]| Toeplitz::default().hash_of_types(frame, false, HashTypes::all());
         assert_eq!(hash(&malformed), (0x323e_8fc2, HashTypes::IPV4));
         malformed[14] = 0x65;
         assert_eq!(hash(&malformed), (0, HashTypes::empty()));
-        // A super-frame's length is a template.
+        // The IP length of a super-frame is a template.
         let mut long = ipv4_frame(6, 0);
         long[16..18].copy_from_slice(&[0, 0]);
         assert_eq!(Toeplitz::default().hash_of_types(&long, true, HashTypes::TCPV4), (0x51cc_c178, HashTypes::TCPV4));
@@ -539,7 +542,7 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 0x1006].map(|hash| table.queue(hash)), [0, 1, 7, 3, 7]);
     }
 
-    /// Hashes an input, as many words at a time, and the rest by the tables.
+    /// Hashes an input, `WORDS` words at a time, and the remaining bytes with the tables.
     fn hash_in<const WORDS: usize>(toeplitz: &Toeplitz, input: &[u8]) -> u32 {
         let (groups, _) = input.as_chunks::<WORD_LEN>().0.as_chunks::<WORDS>();
         let of_groups = (0..).step_by(WORDS).zip(groups).map(|(at, group)| toeplitz.hash_words(at, group));

@@ -1,16 +1,16 @@
 //! Large send: segments a super-frame into the frames of the wire.
 //!
-//! The payload is copied and its checksum computed in one pass. The output equals that of Linux' software GSO to
-//! the byte, checked against the kernel itself.
+//! The payload is copied and its checksum computed in one pass. The output equals the output of Linux' software GSO to
+//! the byte. Tests compare it with the kernel.
 //!
 //! | kind | what changes from frame to frame |
 //! |---|---|
-//! | TCP | IP length, IPv4 ID and header checksum, sequence number, FIN and PSH (last only), CWR (first only, with AccECN all), checksum |
+//! | TCP | IP length, IPv4 ID and header checksum, sequence number, FIN and PSH (last frame), CWR (first frame; AccECN: all), checksum |
 //! | UDP (USO) | IP length, IPv4 ID and header checksum, UDP length, checksum |
-//! | UDP fragments (UFO) | IP length, fragment offset and MF, header checksum; the UDP checksum covers the whole datagram |
+//! | UDP fragments (UFO) | IP length, fragment offset, MF, header checksum; one UDP checksum covers the datagram |
 //!
-//! Everything else (VLAN tags, options, extension headers, ECE, window, timestamps) is copied.
-//! Sources: RFC 9293, RFC 3168 6.1.2 and RFC 9768 3.2.2 (CWR), RFC 791 and RFC 8200 4.5 (fragments), RFC 6864 (IDs).
+//! All other header fields (VLAN tags, options, extension headers, ECE, window, timestamps) are copied. Sources: RFC
+//! 9293, RFC 3168 6.1.2 and RFC 9768 3.2.2 (CWR), RFC 791 and RFC 8200 4.5 (fragments), RFC 6864 (IDs).
 
 mod super_frame;
 mod tunnel;
@@ -28,46 +28,46 @@ use super_frame::SuperFrame;
 pub use tunnel::TunnelSegmenter;
 pub use whole::repair_headers;
 
-/// Maximum of datagrams in one USO super-frame, as in Linux (`UDP_MAX_SEGMENTS`).
+/// Maximum number of datagrams in one USO super-frame, as in Linux (`UDP_MAX_SEGMENTS`).
 pub const UDP_SEGMENTS_MAX: usize = 128;
 
 /// A port's settings for segmentation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SegmentPolicy {
-    /// The identification for the fragments of the next IPv6 datagram (RFC 8200 4.5).
+    /// Identification for the fragments of the next IPv6 datagram (RFC 8200 4.5).
     pub fragment_id: u32,
 }
 
-/// The reason for an unsent frame.
+/// The reason to refuse a segmentation request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refused {
     /// The frame has no layout.
     #[error("malformed: {0}")]
     Malformed(#[from] Malformed),
-    /// Segment size 0, 65535, or no multiple of 8 for fragments.
+    /// The segment size is 0 or 65535, or, for fragments, no multiple of 8.
     #[error("segment size is not usable")]
     SegmentSize,
     /// The packet does not match the segmentation kind.
     #[error("packet does not match the segmentation kind")]
     Kind,
-    /// `start` and `offset` of the checksum lie outside the frame or not at the transport's field.
+    /// `start` and `offset` of the checksum lie outside the frame, or do not name the transport's checksum field.
     #[error("checksum start or offset does not fit the frame")]
     ChecksumPlace,
-    /// More than [`UDP_SEGMENTS_MAX`] datagrams.
+    /// The request makes more than [`UDP_SEGMENTS_MAX`] datagrams.
     #[error("too many datagrams")]
     TooManySegments,
     /// The request concerns a packet inside an unknown tunnel.
     #[error("tunnel is unknown, or its kind of segment is")]
     Tunnel,
-    /// A datagram or a segment of more than 64 KiB.
+    /// A datagram or a segment exceeds 64 KiB.
     #[error("datagram or segment too long")]
     TooLong,
 }
 
-/// Gives out the frames of one super-frame, one by one, into buffers lent by the caller.
+/// Writes the frames of one super-frame, one by one, into buffers of the caller.
 ///
-/// It keeps no reference to the super-frame, so the caller may wait for a full wire; the caller hands the same frame to
-/// every call. A shorter one ends the plan: nothing more is written.
+/// A segmenter keeps no reference to the super-frame, so the caller can wait while the wire is full. The caller passes
+/// the same frame to every call. A shorter frame ends the plan, and no further frame is written.
 #[derive(Clone, Debug)]
 pub struct Segmenter {
     frame_len: usize,
@@ -86,10 +86,10 @@ enum Work {
 }
 
 impl Segmenter {
-    /// Plans the frames of `frame` as it requests.
+    /// Plans the output frames for `frame` and its request.
     ///
     /// # Errors
-    /// When the request cannot be done on these bytes; nothing may then be sent.
+    /// Returns an error if these bytes do not allow the request. The caller must then send nothing.
     pub fn new(frame: &Frame<'_>, policy: &SegmentPolicy) -> Result<Self, Refused> {
         let link_header_len = frame.link_header_len()?;
         let (request, frame_len) = (frame.request(), frame.bytes().len());
@@ -125,13 +125,13 @@ impl Segmenter {
         }
     }
 
-    /// Returns the bytes of Ethernet header and VLAN tags of every frame. An MTU does not count them.
+    /// Returns the length of the Ethernet header and VLAN tags of every frame, in bytes. An MTU excludes these bytes.
     pub fn link_header_len(&self) -> usize {
         self.link_header_len
     }
 
-    /// Returns whether the host asked for a CRC-32C: no mark can hand that over, as a partial checksum means the
-    /// Internet checksum (virtio 1.3, 5.1.6.2).
+    /// Returns whether the host requested a CRC-32C. A peer cannot complete the CRC, because a partial checksum means
+    /// the Internet checksum (virtio 1.3, 5.1.6.2).
     pub fn completes_crc(&self) -> bool {
         matches!(self.work, Work::CompleteCrc(_))
     }
@@ -141,7 +141,7 @@ impl Segmenter {
         self.frames_left
     }
 
-    /// Returns the length of the next frame in bytes, 0 when all are written.
+    /// Returns the length of the next frame in bytes, or 0 after the last frame.
     #[inline]
     pub fn next_len(&self) -> usize {
         match &self.work {
@@ -151,10 +151,11 @@ impl Segmenter {
         }
     }
 
-    /// Writes the next frame to the front of `out` and returns its length, 0 when all are written.
+    /// Writes the next frame to the front of `out`. Returns the frame's length, or 0 after the last frame.
     ///
     /// # Panics
-    /// If `out` is shorter than [`Segmenter::next_len`]: a mistake of the caller; no input can cause it.
+    /// Panics if `out` is shorter than [`Segmenter::next_len`]. Only a mistake of the caller causes this panic, never a
+    /// frame.
     #[inline]
     pub fn write_next(&mut self, frame: &Frame<'_>, out: &mut [u8]) -> usize {
         let Some(frame) = self.planned(frame) else { return 0 };
@@ -166,7 +167,7 @@ impl Segmenter {
         len
     }
 
-    /// Returns the planned bytes, while frames are left.
+    /// Returns the super-frame's bytes if frames are left to write. Ends the plan if `frame` is shorter than planned.
     #[inline]
     fn planned<'a>(&mut self, frame: &'a Frame<'_>) -> Option<&'a [u8]> {
         let planned = frame.bytes().get(..self.frame_len);
@@ -176,23 +177,24 @@ impl Segmenter {
         planned.filter(|_| self.frames_left > 0)
     }
 
-    /// Returns the number of next frames with the length of [`Segmenter::next_len`]: the maximum for one
-    /// [`Segmenter::write_run`].
+    /// Returns the number of next frames with the same length [`Segmenter::next_len`]. One [`Segmenter::write_run`]
+    /// writes at most this number.
     pub fn run_len(&self) -> usize {
         match &self.work {
-            // The last one may be shorter.
+            // The last segment can be shorter.
             Work::Segment(_) if self.frames_left > 1 => self.frames_left - 1,
             _ => self.frames_left.min(1),
         }
     }
 
-    /// Writes as many of the next frames as there are slots of `stride` bytes in `out`, at most [`Segmenter::run_len`],
-    /// each to the front of its slot, and returns their number.
+    /// Writes the next frames to the slots of `stride` bytes in `out`, each to the front of its slot. Writes at most
+    /// [`Segmenter::run_len`] frames and returns their number.
     ///
-    /// The same as one call of [`Segmenter::write_next`] per frame, but faster: the shared words stay in registers.
+    /// Equals one call of [`Segmenter::write_next`] per frame, but is faster: the shared words stay in registers.
     ///
     /// # Panics
-    /// If `stride` is shorter than [`Segmenter::next_len`]: a mistake of the caller; no input can cause it.
+    /// Panics if `stride` is shorter than [`Segmenter::next_len`]. Only a mistake of the caller causes this panic,
+    /// never a frame.
     pub fn write_run(&mut self, frame: &Frame<'_>, out: &mut [u8], stride: usize) -> usize {
         let len = self.next_len();
         if out.len() < len || len == 0 {
@@ -214,11 +216,11 @@ impl Segmenter {
         count
     }
 
-    /// Returns the headers of the next frames, at most `count` of them: fewer if their shape ends before. Returns
-    /// `None` when the frame is not segmented, or not into frames of the usual kind; [`Segmenter::write_run`] writes
-    /// those.
+    /// Returns the headers of at most `count` next frames. Returns fewer headers if a later frame has another shape.
+    /// Returns `None` if the frame is not segmented or its frames are unusual: [`Segmenter::write_run`] writes such
+    /// frames.
     ///
-    /// The caller reports the number of written frames by [`Segmenter::pass`].
+    /// The caller then reports the number of written frames to [`Segmenter::pass`].
     pub(crate) fn heads(&mut self, frame: &Frame<'_>, count: usize) -> Option<Heads> {
         let frame = self.planned(frame)?;
         match &mut self.work {
@@ -235,7 +237,7 @@ impl Segmenter {
         }
     }
 
-    /// Skips the next frame, because the wire does not take it.
+    /// Skips the next frame. The caller uses this if the wire refuses the frame.
     pub fn skip_next(&mut self) {
         if self.frames_left > 0 {
             self.pass(1);
@@ -262,8 +264,8 @@ impl Work {
     }
 }
 
-/// Computes the checksum from `start` to the end of the frame while copying. For an unsegmented frame Linux writes
-/// 0xFFFF for a checksum of 0, whatever the protocol.
+/// Computes the checksum from `start` to the end of the frame while copying. Linux writes a checksum of 0 as 0xFFFF in
+/// an unsegmented frame, for every protocol.
 fn copy_and_complete(frame: &[u8], partial: PartialChecksum, out: &mut [u8]) {
     let start = usize::from(partial.start);
     out[..start].copy_from_slice(&frame[..start]);

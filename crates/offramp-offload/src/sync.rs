@@ -1,7 +1,7 @@
-//! Locking that survives a panic elsewhere.
+//! Mutexes that stay usable after a panic of another thread.
 //!
-//! Threads share [`Mutex`] and [`atomic`] on the way of a frame. With the feature `loom`, for tests alone, they are
-//! those of `loom`: it runs the threads of a test in every order, and lets a load return every permitted value.
+//! Threads share [`Mutex`] and [`atomic`] values on the frame path. With the feature `loom`, used only in tests, both
+//! types are loom's. `loom` runs the threads of a test in every order, and a load returns every permitted value.
 
 #[cfg(feature = "loom")]
 use loom::sync as imp;
@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 
 pub use imp::{MutexGuard, atomic};
 
-/// A mutex whose value is whole at every step: replaced at once, or reset.
+/// A mutex for values that are valid at every step, because each change replaces or resets the whole value.
 #[derive(Debug)]
 pub struct Mutex<T>(imp::Mutex<T>);
 
@@ -21,7 +21,7 @@ impl<T> Mutex<T> {
         Self(imp::Mutex::new(value))
     }
 
-    /// Locks it, also after another thread panicked while it held the lock.
+    /// Locks the mutex, even if another thread panicked while holding the lock.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

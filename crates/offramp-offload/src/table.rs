@@ -1,10 +1,10 @@
-//! A hash table that never grows: found by hash, ordered by age.
+//! A hash table of fixed capacity, with entries ordered by age.
 //!
-//! The caller must hash with a secret, so that no choice of addresses and ports makes chains long.
+//! The caller must hash with a secret. Otherwise an attacker could choose addresses and ports that make long chains.
 
-/// No slot.
+/// The slot number that means "no slot".
 const NONE: u32 = u32::MAX;
-/// Buckets per entry: at two, more than half of all chains of a full table have one link at most.
+/// Buckets per entry. With two, more than half of the chains of a full table have at most one link.
 const BUCKETS_PER_ENTRY: usize = 2;
 
 /// The links of an entry.
@@ -13,14 +13,14 @@ struct Links {
     bucket: u32,
     /// Next entry of the same bucket.
     chain_next: u32,
-    /// Neighbours in the same [`Order`].
+    /// Next older entry of the same [`Order`].
     older: u32,
     newer: u32,
 }
 
 const UNLINKED: Links = Links { bucket: NONE, chain_next: NONE, older: NONE, newer: NONE };
 
-/// Entries of a table by time of insertion. A table may have several orders; an entry is in one.
+/// Entries of a table in the order of insertion. A table can have several orders, and each entry belongs to one order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     oldest: u32,
@@ -38,7 +38,8 @@ impl Order {
     }
 }
 
-/// The table. It allocates once, in [`Table::new`]. It evicts nothing: the caller decides on entries to give up.
+/// A hash table of fixed capacity. Only [`Table::new`] allocates. The table evicts no entry: the caller chooses which
+/// entry to remove.
 #[derive(Debug)]
 pub struct Table<T> {
     entries: Box<[T]>,
@@ -50,7 +51,7 @@ pub struct Table<T> {
 }
 
 impl<T: Clone> Table<T> {
-    /// Allocates room for `entries_max` entries. Each is `vacant` until it is written.
+    /// Allocates room for `entries_max` entries. Each slot holds a copy of `vacant` until it is written.
     pub fn new(entries_max: usize, vacant: T) -> Self {
         let buckets = (entries_max * BUCKETS_PER_ENTRY).next_power_of_two().max(2);
         Self {
@@ -64,7 +65,7 @@ impl<T: Clone> Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Returns the slot of the entry with this hash for which `is` returns true.
+    /// Returns the slot of the first entry in this hash's bucket for which `is` returns true.
     #[inline]
     pub fn find(&self, hash: u32, is: impl Fn(&T) -> bool) -> Option<usize> {
         let mut slot = self.buckets[self.bucket(hash)];
@@ -77,13 +78,13 @@ impl<T> Table<T> {
         None
     }
 
-    /// Returns the slot of the next entry; none when the table is full.
+    /// Returns the slot for the next insertion, or `None` if the table is full.
     #[inline]
     pub fn vacant(&self) -> Option<usize> {
         self.free.last().map(|&slot| slot as usize)
     }
 
-    /// Links the slot returned by [`Table::vacant`], under this hash and as the newest of `order`.
+    /// Links the slot returned by [`Table::vacant`] under `hash`, as the newest entry of `order`.
     #[inline]
     pub fn insert(&mut self, hash: u32, order: &mut Order) -> Option<usize> {
         let slot = self.free.pop()?;
@@ -117,7 +118,7 @@ impl<T> Table<T> {
         self.free.push(slot as u32);
     }
 
-    /// Returns the slot of the entry inserted next into the same order.
+    /// Returns the slot of the next newer entry in the same order.
     #[inline]
     pub fn newer(&self, slot: usize) -> Option<usize> {
         some(self.links[slot].newer)
@@ -129,13 +130,13 @@ impl<T> Table<T> {
         &self.entries[slot]
     }
 
-    /// As [`Table::entry`]; its hash must stay the same while it is linked.
+    /// Returns the entry in `slot`, mutably. The entry's hash must stay the same while the entry is linked.
     #[inline]
     pub fn entry_mut(&mut self, slot: usize) -> &mut T {
         &mut self.entries[slot]
     }
 
-    /// Returns the summed capacity of all parts.
+    /// Returns the total capacity of all parts of the table.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         self.entries.len() + self.links.len() + self.buckets.len() + self.free.capacity()

@@ -1,8 +1,8 @@
-//! VLAN tags (IEEE 802.1Q 9): their format, and their insertion and removal without a move of the payload.
+//! VLAN tags (IEEE 802.1Q 9): format, insertion and removal. The payload does not move.
 
 use crate::layout::VLAN_TAG_LEN;
 
-/// Offset of the outer tag: after both addresses.
+/// Offset of the outer tag in a frame, after the two MAC addresses.
 pub const TAG_AT: usize = 12;
 /// Protocol identifier of a customer VLAN tag (IEEE 802.1Q 9.5).
 pub const CUSTOMER_TAG: [u8; 2] = [0x81, 0x00];
@@ -10,7 +10,7 @@ pub const CUSTOMER_TAG: [u8; 2] = [0x81, 0x00];
 pub const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
 /// The usual identifier of service tags before 802.1ad.
 const OLD_SERVICE_TAG: [u8; 2] = [0x91, 0x00];
-/// Bits of the tag control information that are the VLAN identifier (IEEE 802.1Q 9.6); the others are the priority.
+/// Mask for the VLAN identifier in the tag control information (IEEE 802.1Q 9.6). The other bits are the priority.
 pub const VID_MASK: u16 = 0x0fff;
 
 /// Returns true for an EtherType that begins a VLAN tag.
@@ -19,22 +19,22 @@ pub fn begins_tag(ethertype: [u8; 2]) -> bool {
     matches!(ethertype, CUSTOMER_TAG | SERVICE_TAG | OLD_SERVICE_TAG)
 }
 
-/// A change to the outer tag of a frame. The frame begins with a whole tag if one is removed or changed.
+/// A change to the outer tag of a frame. To remove or change a tag, the frame must contain a whole tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TagChange {
-    /// Nothing.
+    /// Leaves the tags unchanged.
     #[default]
     Keep,
     /// Inserts a customer tag with this control information.
     Push(u16),
     /// Removes the tag.
     Pop,
-    /// Gives the tag this control information.
+    /// Overwrites the tag's control information.
     Set(u16),
 }
 
 impl TagChange {
-    /// Returns the growth of the frame in bytes.
+    /// Returns the growth of the frame in bytes, negative for a removed tag.
     pub fn added_len(self) -> isize {
         match self {
             Self::Push(_) => VLAN_TAG_LEN as isize,
@@ -43,14 +43,15 @@ impl TagChange {
         }
     }
 
-    /// Returns the new start of a frame, as the bytes after its addresses stay in place.
+    /// Returns the new start of the frame. The bytes after the MAC addresses stay in place.
     #[inline]
     pub(crate) fn new_start(self, start: usize) -> Option<usize> {
         start.checked_add_signed(-self.added_len())
     }
 
-    /// Changes the frame at `start` of `memory` and returns its new start. Both addresses move, and no other byte.
-    /// Returns `None`, and changes nothing, if there is no room for a tag before the frame, or the frame is too short.
+    /// Changes the frame at `start` of `memory` and returns the frame's new start. Only the two MAC addresses move.
+    /// Returns `None`, and changes nothing, if `memory` has no room for a tag before the frame, or the frame is too
+    /// short.
     #[inline]
     pub(crate) fn apply(self, memory: &mut [u8], start: usize) -> Option<usize> {
         let new_start = self.new_start(start)?;
@@ -68,7 +69,7 @@ impl TagChange {
         Some(new_start)
     }
 
-    /// Reverts [`TagChange::apply`] of a frame that started at `start` with this `tag`.
+    /// Reverts [`TagChange::apply`] on a frame. `start` and `tag` are the frame's start and tag before the change.
     pub(crate) fn undo(self, memory: &mut [u8], start: usize, tag: Option<[u8; VLAN_TAG_LEN]>) {
         let Some(new_start) = self.new_start(start) else { return };
         memory.copy_within(new_start..new_start + TAG_AT, start);
@@ -79,7 +80,7 @@ impl TagChange {
     }
 }
 
-/// Removes the outer tag of a frame that begins with a whole one, and returns the rest.
+/// Removes the outer tag and returns the frame without it. The frame must contain a whole tag.
 #[inline]
 pub fn pop_tag(frame: &mut [u8]) -> &mut [u8] {
     let start = TagChange::Pop.apply(frame, 0).unwrap_or(0);

@@ -103,7 +103,7 @@ impl Guest {
     /// done it.
     ///
     /// # Errors
-    /// When the backend refuses or closes.
+    /// Returns an error if the backend refuses the request or closes the connection.
     pub fn start(&self) -> Result<(), PeerError> {
         self.start_from(Virtqueue::resume_base)
     }
@@ -112,7 +112,7 @@ impl Guest {
     /// there is one.
     ///
     /// # Errors
-    /// When the backend refuses or closes.
+    /// Returns an error if the backend refuses the request or closes the connection.
     pub fn stop(&self) -> Result<Vec<u32>, PeerError> {
         let vrings = 2 * self.rx.len() as u32 + u32::from(self.control.is_some());
         (0..vrings).map(|index| self.frontend.get_vring_base(index)).collect()
@@ -121,7 +121,7 @@ impl Guest {
     /// Starts all rings again at `bases`, the result of [`Guest::stop`].
     ///
     /// # Errors
-    /// When the backend refuses or closes.
+    /// Returns an error if the backend refuses the request or closes the connection.
     pub fn start_at(&self, bases: &[u32]) -> Result<(), PeerError> {
         let next = std::cell::Cell::new(0);
         self.start_from(|_| bases[next.replace(next.get() + 1)])
@@ -161,7 +161,7 @@ impl Guest {
     /// migration. The rings begin at `bases`, the result of [`Guest::stop`].
     ///
     /// # Errors
-    /// When the backend refuses or closes.
+    /// Returns an error if the backend refuses the request or closes the connection.
     pub fn move_to(&mut self, memory: GuestMemory, path: impl AsRef<Path>, bases: &[u32]) -> Result<(), PeerError> {
         self.restore(memory, path, bases, None)
     }
@@ -169,7 +169,7 @@ impl Guest {
     /// Moves as [`Guest::move_to`]. Gives the backend a state ([`Frontend::save_state`]) before anything of the rings.
     ///
     /// # Errors
-    /// When the backend refuses or closes.
+    /// Returns an error if the backend refuses the request or closes the connection.
     pub fn restore(
         &mut self,
         memory: GuestMemory,

@@ -41,7 +41,7 @@ impl HugePages {
     /// Makes sure of `mib` MiB of free huge pages.
     ///
     /// # Errors
-    /// When this process may not ask for them, or the machine has not enough memory in one piece.
+    /// Returns an error if this process must not ask for huge pages, or the machine has not enough contiguous memory.
     pub fn of_mib(mib: u64) -> io::Result<Self> {
         Self::try_reserve((mib * 1024).div_ceil(meminfo("Hugepagesize")?))
     }

@@ -15,7 +15,7 @@ const ALONE: &str = "OFFRAMP_TEST_ALONE";
 /// return.
 ///
 /// # Panics
-/// If no test of this program has that name, or it fails there.
+/// Panics if no test of this program has that name, or if the test fails in the child process.
 #[track_caller]
 pub fn is_alone(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
@@ -39,7 +39,7 @@ impl StoppedThread {
     /// Stops the thread of that number.
     ///
     /// # Errors
-    /// When this process may not trace it.
+    /// Returns an error if this process must not trace the other process.
     pub fn new(thread: i32) -> nix::Result<Self> {
         ptrace::seize(Pid::from_raw(thread), ptrace::Options::empty())?;
         let stopped = Self(thread);

@@ -21,7 +21,7 @@ impl DirtyLog {
     /// Maps `len` bytes of a log at `offset` of its file.
     ///
     /// # Errors
-    /// When the log is empty, wraps around, lies past its file's end, or cannot be mapped.
+    /// Returns an error if the log is empty, wraps around, lies past its file's end, or cannot be mapped.
     pub fn map(file: &File, offset: u64, len: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         Ok(Self { mapping: Mapping::new(file, offset, len, MapFlags::empty(), alarm)?, len: len as usize })
     }

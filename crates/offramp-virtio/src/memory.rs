@@ -87,7 +87,8 @@ impl GuestMemory {
     /// removed from its file.
     ///
     /// # Errors
-    /// When a region is out of range, overlaps another, exceeds a limit, lies past its file's end, or cannot be mapped.
+    /// Returns an error if a region is out of range, overlaps another, exceeds a limit, lies past its file's end, or
+    /// cannot be mapped.
     pub fn map(table: &[(Extent, File)], bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut memory = Self::default();
         for (extent, file) in table {
@@ -115,7 +116,7 @@ impl GuestMemory {
     /// Returns the same memory with one more region, or with one more count of an existing region.
     ///
     /// # Errors
-    /// As for [`GuestMemory::map`].
+    /// Returns the errors of [`GuestMemory::map`].
     pub fn with(&self, extent: Extent, file: &File, bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut regions = self.regions.clone();
         match regions.iter_mut().find(|slot| slot.region.extent == extent) {
@@ -148,7 +149,7 @@ impl GuestMemory {
     /// Returns the same memory without the region at these addresses, or with one count less of it.
     ///
     /// # Errors
-    /// When there is no such region.
+    /// Returns an error if there is no such region.
     pub fn without(&self, guest: u64, user: u64, len: u64) -> Result<Self, MemoryError> {
         let is_it = |e: &Extent| e.guest == guest && e.user == user && e.len == len;
         let mut regions = self.regions.clone();

@@ -68,8 +68,8 @@ impl Events {
     /// Creates a context.
     ///
     /// # Errors
-    /// When the kernel has no asynchronous I/O (`CONFIG_AIO`), forbids it to this process, or has given all of it to
-    /// others (`fs.aio-max-nr`).
+    /// Returns an error if the kernel lacks asynchronous I/O (`CONFIG_AIO`), denies it to this process, or has reached
+    /// its limit (`fs.aio-max-nr`).
     pub fn new() -> io::Result<Self> {
         let nothing = memfd_create(c"offramp-nothing", MFdFlags::MFD_CLOEXEC)?;
         let mut id: libc::c_ulong = 0;
@@ -81,7 +81,8 @@ impl Events {
     /// Takes over a descriptor made by another process.
     ///
     /// # Errors
-    /// When it is no eventfd. The kernel itself checks this: that works in every sandbox, without `/proc`.
+    /// Returns an error if the descriptor is no eventfd. The kernel checks this, so the check works in every sandbox,
+    /// without `/proc`.
     pub fn event(&self, fd: OwnedFd) -> Result<Event, NoEventFd> {
         match self.0.read_nothing(fd.as_fd(), NO_SUCH_FLAGS) {
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(Event { fd, context: Arc::clone(&self.0) }),
@@ -148,7 +149,7 @@ impl Event {
     /// Returns the same eventfd by another descriptor.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// Returns an error if the process has no file descriptors left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, context: Arc::clone(&self.context) })
     }

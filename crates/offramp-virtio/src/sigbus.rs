@@ -66,7 +66,7 @@ impl Watch {
     /// Watches the mapping of `len` bytes at address `start`, both multiples of a page of its file.
     ///
     /// # Errors
-    /// When too many mappings are watched, or the handler cannot be installed.
+    /// Returns an error if too many mappings are watched, or the handler cannot be installed.
     pub fn new(start: usize, len: usize, alarm: &Alarm) -> io::Result<Self> {
         install()?;
         Self::enter(start, len, alarm)

@@ -69,8 +69,8 @@ impl Vring {
     /// Starts the ring, with kicks disabled.
     ///
     /// # Errors
-    /// When the ring does not lie in the memory, is not aligned, or has no valid size or base. The vring is unchanged
-    /// then.
+    /// Returns an error if the ring lies outside the memory, is not aligned, or has an invalid size or base. The vring
+    /// is then unchanged.
     pub fn start(&mut self, setup: VringSetup, log: Option<&DirtyLog>) -> Result<(), BadRing> {
         let VringSetup { memory, place, is_packed, options, base, kick, is_logged, inflight } = setup;
         let mut ring = Ring::new(&memory, is_packed, &place, base, options, inflight)?;
@@ -139,7 +139,7 @@ impl Vring {
     /// bytes without meaning into buffers before anything is received in them.
     ///
     /// # Errors
-    /// When the ring's state is invalid. Call [`Vring::fail`] then.
+    /// Returns an error if the ring's state is invalid. The caller must then call [`Vring::fail`].
     #[inline]
     pub fn fetch(&mut self, log: Option<&DirtyLog>) -> Result<Fetched, Broken> {
         self.batch.claims = log.is_none();
@@ -164,7 +164,7 @@ impl Vring {
     /// Returns the buffers of a chain that waits, or was taken since the last fetch.
     ///
     /// # Panics
-    /// When the chain is an older one, or another ring's.
+    /// Panics if the chain belongs to an earlier start of the ring, or to another ring.
     #[inline]
     pub fn buffers(&self, chain: &Chain) -> &[Buffer] {
         self.batch.buffers(chain)

@@ -112,7 +112,8 @@ pub enum CompleteError {
 /// Linux does it for both.
 ///
 /// # Errors
-/// When start or field lie outside `frame[..end]`, or `end` outside the frame. The frame is then unchanged.
+/// Returns an error if start or field lie outside `frame[..end]`, or `end` outside the frame. The frame is then
+/// unchanged.
 #[inline]
 pub fn complete(frame: &mut [u8], partial: PartialChecksum, end: usize) -> Result<(), CompleteError> {
     let frame_len = frame.len();

@@ -96,7 +96,7 @@ impl Kernel {
     /// changed words of a frame's head, and the sum of the head.
     ///
     /// # Panics
-    /// When a slot has no room for its frame, or a frame is shorter than [`Head::LEN_MAX`].
+    /// Panics if a slot has no room for its frame, or a frame is shorter than [`Head::LEN_MAX`].
     #[inline]
     pub(super) fn write_frames(
         &self,
@@ -140,7 +140,7 @@ impl Kernel {
     /// Copies `src` to the front of `dst` and computes its sum.
     ///
     /// # Panics
-    /// When `dst` is shorter than `src`.
+    /// Panics if `dst` is shorter than `src`.
     #[inline]
     pub(super) fn copy_and_sum(&self, src: &[u8], dst: &mut [u8]) -> u64 {
         let dst = &mut dst[..src.len()];
@@ -151,7 +151,7 @@ impl Kernel {
     /// Copies `src` to `dst` and computes its sum; `dst` is not read.
     ///
     /// # Safety
-    /// `dst` must be valid for writes of as many bytes, none of them in `src`.
+    /// `dst` must be valid for writes of `src.len()` bytes, none of them in `src`.
     #[inline]
     pub(super) unsafe fn copy_and_sum_to(&self, src: &[u8], dst: *mut u8) -> u64 {
         if !LENS.contains(&src.len()) {
@@ -172,7 +172,7 @@ impl Kernel {
     }
 
     /// # Safety
-    /// As for [`Kernel::copy_and_sum_to`].
+    /// The conditions of [`Kernel::copy_and_sum_to`] apply.
     #[cold]
     unsafe fn copy_and_sum_in_chunks(&self, src: &[u8], dst: *mut u8) -> u64 {
         if src.len() <= SHORT_LEN_MAX {

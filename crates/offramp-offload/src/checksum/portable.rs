@@ -41,7 +41,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
 /// Copies a short message and computes its sum, word by word.
 ///
 /// # Panics
-/// When `dst` is shorter than `src`.
+/// Panics if `dst` is shorter than `src`.
 #[inline]
 pub(super) fn copy_and_sum_short(src: &[u8], dst: &mut [u8]) -> u64 {
     let dst = &mut dst[..src.len()];
@@ -67,7 +67,7 @@ pub(super) fn copy_and_sum_short(src: &[u8], dst: &mut [u8]) -> u64 {
 /// Copies a long message and computes its sum, block by block.
 ///
 /// # Safety
-/// `dst` must be valid for writes of as many bytes, none of them in `src`.
+/// `dst` must be valid for writes of `src.len()` bytes, none of them in `src`.
 pub(super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
     src.chunks(COPY_BLOCK_LEN).enumerate().fold(0, |total, (n, from)| {
         // SAFETY: the block's place in `dst`, for which the caller vouches.

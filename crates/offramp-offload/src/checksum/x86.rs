@@ -305,7 +305,7 @@ pub(super) mod avx2 {
     /// Copies `src` to `dst` and computes its sum.
     ///
     /// # Safety
-    /// As for [`sum`]; as many bytes are writable at `dst`, none of them in `src`.
+    /// The conditions of [`sum`] apply. At `dst`, `src.len()` bytes are writable, none of them in `src`.
     #[target_feature(enable = "avx2")]
     pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
         let mut acc = [_mm256_setzero_si256(); UNROLL];

@@ -65,7 +65,7 @@ enum Kind {
 
 impl Protection {
     /// # Errors
-    /// When the library refuses the key: of the wrong length, or weak (3DES).
+    /// Returns an error if the library refuses the key: wrong length, or weak (3DES).
     pub(super) fn new(
         spi: u32,
         suite: Suite,

@@ -85,7 +85,7 @@ impl SaConfig {
     /// Checks the description.
     ///
     /// # Errors
-    /// The first fault, as one line that names the association.
+    /// Returns the first fault as one line with the name of the association.
     pub fn validate(&self) -> Result<(), InvalidSa> {
         self.check().map_err(|fault| self.invalid(fault))
     }

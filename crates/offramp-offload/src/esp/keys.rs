@@ -40,7 +40,7 @@ impl SecretKey {
     /// Reads hexadecimal digits, with or without `0x` in front, as `ip xfrm` prints them.
     ///
     /// # Errors
-    /// When the text holds another character (its position counts from 1) or half a byte.
+    /// Returns an error if the text contains another character (its position counts from 1) or an odd number of digits.
     pub fn from_hex(text: &str) -> Result<Self, InvalidHex> {
         let (skipped, digits) = text.strip_prefix("0x").map_or((0, text), |digits| (2, digits));
         let mut bytes = Zeroizing::new(Vec::with_capacity(digits.len() / 2));

@@ -93,13 +93,13 @@ pub trait Aead: Send + Sync {
     /// Encrypts `packet` in place but for its last [`TAG_LEN`] bytes, and writes the tag there.
     ///
     /// # Errors
-    /// When `packet` has no room for a tag.
+    /// Returns an error if `packet` has no room for a tag.
     fn seal(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed>;
 
     /// Encrypts `clear` and then `trailer` into `out`. The last [`TAG_LEN`] bytes of `out` take the tag.
     ///
     /// # Errors
-    /// When `out` is not exactly as long as all three.
+    /// Returns an error if the length of `out` is not the sum of the three lengths.
     fn seal_from(
         &self,
         nonce: Nonce,
@@ -112,13 +112,13 @@ pub trait Aead: Send + Sync {
     /// Checks the tag in the last [`TAG_LEN`] bytes of `packet` and decrypts the others in place.
     ///
     /// # Errors
-    /// When the packet is not genuine; its bytes may then be anything.
+    /// Returns an error if the packet is not genuine. The bytes of `packet` are then unspecified.
     fn open(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed>;
 
     /// Returns the tag over `covered` without encrypting it.
     ///
     /// # Errors
-    /// When the library fails.
+    /// Returns an error if the library fails.
     fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed>;
 }
 
@@ -134,7 +134,7 @@ pub trait CipherLibrary: Send + Sync {
     /// Keys an AEAD; `key` is without salt.
     ///
     /// # Errors
-    /// When the key is of the wrong length.
+    /// Returns an error if the key has a wrong length.
     fn aead(&self, algorithm: AeadAlgorithm, key: &[u8]) -> Result<Box<dyn Aead>, CipherFailed>;
 }
 

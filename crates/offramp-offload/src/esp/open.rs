@@ -77,7 +77,7 @@ impl Opener {
     /// Makes the part from the association's description.
     ///
     /// # Errors
-    /// When the description is wrong, as one line.
+    /// Returns a one-line error if the description is invalid.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
         Self::with_library(config, aws_lc())
     }
@@ -85,7 +85,7 @@ impl Opener {
     /// As [`Opener::new`], with the ciphers of `library`, if it has them.
     ///
     /// # Errors
-    /// When the description is wrong, as one line.
+    /// Returns a one-line error if the description is invalid.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         config.validate()?;
         let tunnel_destination = config.tunnel().map(|tunnel| tunnel.destination);
@@ -186,7 +186,7 @@ impl Opener {
     /// clear one.
     ///
     /// # Errors
-    /// [`Refused::Malformed`], [`Refused::Policy`], [`Refused::Congestion`] or [`Refused::Dummy`].
+    /// Returns [`Refused::Malformed`], [`Refused::Policy`], [`Refused::Congestion`] or [`Refused::Dummy`].
     #[inline]
     pub fn unwrap(&self, frame: &mut Frame<'_>, decrypted: Decrypted, sequence: u64) -> Result<Opened, Refused> {
         let (bytes, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
@@ -352,7 +352,7 @@ impl InboundSa {
     /// Makes an association from its description.
     ///
     /// # Errors
-    /// When the description is wrong, as one line.
+    /// Returns a one-line error if the description is invalid.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
         Self::with_library(config, aws_lc())
     }
@@ -360,7 +360,7 @@ impl InboundSa {
     /// As [`InboundSa::new`], with the ciphers of `library`, if it has them.
     ///
     /// # Errors
-    /// When the description is wrong, as one line.
+    /// Returns a one-line error if the description is invalid.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         Ok(Self { opener: Opener::with_library(config, library)?, seen: Seen::new(config) })
     }
@@ -395,8 +395,8 @@ impl InboundSa {
     /// 3.4). `frame` then is the clear one, inside the bytes of the sealed one.
     ///
     /// # Errors
-    /// The reason to refuse the packet; the frame's bytes may then be anything. The window has moved only if the packet
-    /// was genuine.
+    /// Returns the reason to refuse the packet. The frame's bytes are then unspecified. The window has moved only if
+    /// the packet was genuine.
     #[inline]
     pub fn open(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         match frame.layout().ok().and_then(|layout| self.opener.usual(layout, packet)) {

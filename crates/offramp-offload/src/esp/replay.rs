@@ -69,7 +69,7 @@ impl ReplayWindow {
     /// upper half is the one that puts the number inside or to the right of the window (RFC 4303 A2.2).
     ///
     /// # Errors
-    /// When the number was accepted before or lies left of the window.
+    /// Returns an error if the number was accepted before or lies left of the window.
     #[inline]
     pub fn check(&self, low: u32) -> Result<u64, ReplayRefused> {
         let next = self.highest.wrapping_add(1);
@@ -117,7 +117,7 @@ impl ReplayWindow {
     /// it.
     ///
     /// # Errors
-    /// As [`ReplayWindow::check`]; nothing changes then.
+    /// Returns the errors of [`ReplayWindow::check`], and then changes nothing.
     #[inline]
     pub fn advance(&mut self, sequence: u64) -> Result<(), ReplayRefused> {
         if sequence == self.highest.wrapping_add(1) && sequence != 0 {

@@ -98,7 +98,7 @@ impl OutboundSa {
     /// Makes an association from its description.
     ///
     /// # Errors
-    /// When the description is wrong, as one line.
+    /// Returns a one-line error if the description is invalid.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
         Self::with_library(config, aws_lc())
     }
@@ -106,7 +106,7 @@ impl OutboundSa {
     /// As [`OutboundSa::new`], with the ciphers of `library`, if it has them.
     ///
     /// # Errors
-    /// When the description is wrong, as one line.
+    /// Returns a one-line error if the description is invalid.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         config.validate()?;
         let outer = config.tunnel().map(|tunnel| Outer::new(tunnel, config.udp));
@@ -179,7 +179,7 @@ impl OutboundSa {
     /// Returns the length of the sealed frame, bytes.
     ///
     /// # Errors
-    /// As [`OutboundSa::seal`] would.
+    /// Returns the error that [`OutboundSa::seal`] would return.
     pub fn sealed_len(&self, frame: &Frame<'_>) -> Result<usize, SealRefused> {
         let (bytes, layout) = frame.parts().map_err(|_| SealRefused::NotIp)?;
         self.sealed_len_of(bytes, layout)
@@ -215,8 +215,7 @@ impl OutboundSa {
     /// Seals `frame` into the front of `out`. `frame` stays as it is; its padding is left out.
     ///
     /// # Errors
-    /// When the frame cannot be sealed. No sequence number is used up then, except by
-    /// [`SealRefused::Cipher`].
+    /// Returns an error if the frame cannot be sealed. Only [`SealRefused::Cipher`] uses up a sequence number.
     #[inline]
     pub fn seal(&mut self, frame: &Frame<'_>, out: &mut [u8]) -> Result<Sealed, SealRefused> {
         let (frame, layout) = frame.parts().map_err(|_| SealRefused::NotIp)?;
@@ -257,7 +256,8 @@ impl OutboundSa {
     /// and ends up to [`OutboundSa::tail_len_max`] bytes later. The frame's IP length gives its end.
     ///
     /// # Errors
-    /// When the frame cannot be sealed; it is then unchanged, except after [`SealRefused::Cipher`].
+    /// Returns an error if the frame cannot be sealed. The frame is then unchanged, except after
+    /// [`SealRefused::Cipher`].
     #[inline]
     pub fn seal_in_place(&mut self, buffer: &mut [u8], start: usize) -> Result<Sealed, SealRefused> {
         let frame = Frame::received(buffer.get_mut(start..).ok_or(SealRefused::NoRoom)?);

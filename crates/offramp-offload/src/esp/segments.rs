@@ -54,7 +54,7 @@ impl SealedSegments {
     /// The segment size must not exceed [`OutboundSa::payload_max`], or the sealed frames outgrow the path.
     ///
     /// # Errors
-    /// When the request cannot be done on these bytes; nothing may then be sent.
+    /// Returns an error if these bytes do not allow the request. The caller must then send nothing.
     pub fn new(frame: &mut Frame<'_>, policy: &SegmentPolicy, sa: &OutboundSa) -> Result<Self, PlanRefused> {
         let plan = Segmenter::new(frame, policy)?;
         if plan.frames_left() == 1 {
@@ -95,7 +95,8 @@ impl SealedSegments {
     /// Seals the next frame into the front of `out`. `Ok(None)` when all are written.
     ///
     /// # Errors
-    /// When the association refuses or `out` is too short; the frame is then still to be written.
+    /// Returns an error if the association refuses the frame or `out` is too short. The next call writes the same
+    /// frame.
     pub fn write_next(
         &mut self,
         sa: &mut OutboundSa,
@@ -140,7 +141,7 @@ impl SealedSegments {
     /// which is undefined afterwards. All other bytes of `frame` are as before.
     ///
     /// # Errors
-    /// When the association refuses or a slot is too short, before any frame was written.
+    /// Returns an error if the association refuses the first frame or a slot is too short. No frame was written then.
     pub fn write_run(
         &mut self,
         sa: &mut OutboundSa,

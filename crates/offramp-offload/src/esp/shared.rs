@@ -82,7 +82,7 @@ impl SharedOutbound {
     /// Makes an association from its description.
     ///
     /// # Errors
-    /// When the description is wrong, as one line.
+    /// Returns a one-line error if the description is invalid.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
         Self::with_library(config, aws_lc())
     }
@@ -90,7 +90,7 @@ impl SharedOutbound {
     /// As [`SharedOutbound::new`], with the ciphers of `library`, if it has them.
     ///
     /// # Errors
-    /// When the description is wrong, as one line.
+    /// Returns a one-line error if the description is invalid.
     pub fn with_library(config: &SaConfig, library: &'static dyn CipherLibrary) -> Result<Self, InvalidSa> {
         OutboundSa::with_library(config, library)?;
         let last = if config.esn { u64::MAX } else { u64::from(u32::MAX) };
@@ -107,7 +107,7 @@ impl SharedOutbound {
     /// Returns the sealer of one thread. It needs granted numbers first. Lifetimes are counted here, not there.
     ///
     /// # Errors
-    /// When the cipher library cannot be had once more.
+    /// Returns an error if the cipher library cannot be set up a second time.
     pub fn sealer(&self) -> Result<OutboundSa, InvalidSa> {
         let config = SaConfig { lifetime: Lifetime::default(), ..self.config.clone() };
         let mut sealer = OutboundSa::with_library(&config, self.library)?;
@@ -120,7 +120,8 @@ impl SharedOutbound {
     /// counts them as sent.
     ///
     /// # Errors
-    /// [`SealRefused::Expired`], [`SealRefused::SequenceExhausted`] or [`SealRefused::Unreserved`] when none is left.
+    /// Returns [`SealRefused::Expired`], [`SealRefused::SequenceExhausted`] or [`SealRefused::Unreserved`] if no
+    /// sequence number is left.
     pub fn grant(&self, packets: u64, packet_len: usize) -> Result<Grant, SealRefused> {
         let mut ledger = self.ledger.lock();
         if let Some(refusal) = ledger.refusal() {
@@ -213,7 +214,7 @@ impl SharedInbound {
     /// Makes an association from its description.
     ///
     /// # Errors
-    /// When the description is wrong, as one line.
+    /// Returns a one-line error if the description is invalid.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
         Self::with_library(config, aws_lc())
     }
@@ -221,7 +222,7 @@ impl SharedInbound {
     /// As [`SharedInbound::new`], with the ciphers of `library`, if it has them.
     ///
     /// # Errors
-    /// When the description is wrong, as one line.
+    /// Returns a one-line error if the description is invalid.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         let opener = Opener::with_library(config, library)?;
         Ok(Self { config: config.clone(), opener, seen: Mutex::new(Seen::new(config)) })
@@ -240,8 +241,8 @@ impl SharedInbound {
     /// Opens a frame in place, as [`super::InboundSa::open`]. Of several threads with the same packet one succeeds.
     ///
     /// # Errors
-    /// The reason to refuse the packet; the frame's bytes may then be anything. The window has moved only if the packet
-    /// was genuine.
+    /// Returns the reason to refuse the packet. The frame's bytes are then unspecified. The window has moved only if
+    /// the packet was genuine.
     #[inline]
     pub fn open(&self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         let sequence = self.seen.lock().check(packet.sequence)?;

@@ -163,7 +163,7 @@ impl Suite {
     /// proposal words; `-iiv` marks an implicit IV).
     ///
     /// # Errors
-    /// When no suite has that name; the error lists the known ones.
+    /// Returns an error with the list of known suites if no suite has that name.
     pub fn by_name(name: &str) -> Result<Self, UnknownSuite> {
         let found = SUITES.iter().find(|(known, _)| *known == name);
         found.map(|(_, suite)| *suite).ok_or_else(|| UnknownSuite(name.to_owned()))

@@ -40,7 +40,8 @@ impl SaTable {
     /// Adds an association.
     ///
     /// # Errors
-    /// When its description is wrong, or another association has its SPI. The table is then unchanged.
+    /// Returns an error if the association's description is invalid, or another association has the same SPI. The table
+    /// is then unchanged.
     pub fn insert(&mut self, config: &SaConfig) -> Result<(), InvalidSa> {
         match self.by_spi.entry(config.spi) {
             Entry::Occupied(_) => Err(config.invalid(SaFault::DuplicateSpi)),
@@ -89,7 +90,7 @@ impl SaTable {
     /// Finds the packet's association and opens the frame in place, as [`InboundSa::open`].
     ///
     /// # Errors
-    /// The reason to refuse the packet; it is counted.
+    /// Returns the reason to refuse the packet, and counts the refusal.
     #[inline]
     pub fn open(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         let opened = match self.by_spi.get_mut(&packet.spi) {

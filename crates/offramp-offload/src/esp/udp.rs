@@ -68,8 +68,8 @@ impl Arrival {
     /// without encapsulation).
     ///
     /// # Errors
-    /// [`Refused::Malformed`] for ESP with a truncated header, [`Refused::Fragment`] for a fragment of ESP: it must be
-    /// reassembled first (RFC 4303 3.4.1).
+    /// Returns [`Refused::Malformed`] for ESP with a truncated header. Returns [`Refused::Fragment`] for a fragment of
+    /// an ESP packet: the packet must be reassembled first (RFC 4303 3.4.1).
     #[inline]
     pub fn of(frame: &Frame<'_>, udp_port: Option<u16>) -> Result<Self, Refused> {
         let Ok((frame, layout)) = frame.parts() else { return Ok(Self::Clear) };

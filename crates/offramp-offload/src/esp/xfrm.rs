@@ -35,7 +35,7 @@ impl XfrmConfig {
     /// (`ip address`, `modprobe`, …); `flush` forgets everything before it.
     ///
     /// # Errors
-    /// The first fault or unsupported word, with its line.
+    /// Returns the first fault or unsupported word, with its line.
     pub fn parse(text: &str) -> Result<Self, XfrmError> {
         let mut config = Self::default();
         for statement in words::statements(text)? {

@@ -61,7 +61,8 @@ impl TunnelSegmenter {
     /// Otherwise two bytes before the inner IP header are overwritten.
     ///
     /// # Errors
-    /// When the tunnel is unknown, or the request cannot be done on these bytes; nothing may then be sent.
+    /// Returns an error if the tunnel is unknown, or the request cannot be done on these bytes; nothing may then be
+    /// sent.
     pub fn new(frame: &mut Frame<'_>) -> Result<Option<Self>, Refused> {
         let TxMeta { checksum: Some(partial), segmentation: Some(segmentation) } = frame.request() else {
             return Ok(None);

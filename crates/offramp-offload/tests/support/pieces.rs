@@ -95,7 +95,7 @@ pub fn trimmed(frame: &[u8]) -> &[u8] {
 /// Checks that segmenting our pieces restores the original frames, in the order of each flow.
 ///
 /// # Errors
-/// The difference.
+/// Returns a description of the difference.
 pub fn check_inverse(frames: &[Vec<u8>], ours: &[Piece]) -> Result<(), String> {
     let mut flows = Flows::of(frames);
     for piece in ours {
@@ -152,7 +152,7 @@ impl<'a> Flows<'a> {
     /// Takes the next frames of the flow of `like`.
     ///
     /// # Errors
-    /// When there are fewer than `count`.
+    /// Returns an error if fewer than `count` are left.
     pub fn next(&mut self, like: &[u8], count: usize) -> Result<Vec<&'a [u8]>, String> {
         let queue = self.0.entry(flow_of(like)).or_default();
         if queue.len() < count {
@@ -164,7 +164,7 @@ impl<'a> Flows<'a> {
     /// Checks that all were taken.
     ///
     /// # Errors
-    /// When frames are left.
+    /// Returns an error if frames are left.
     pub fn check_is_empty(&self) -> Result<(), String> {
         let left: usize = self.0.values().map(Vec::len).sum();
         if left == 0 { Ok(()) } else { Err(format!("{left} frames are missing")) }

@@ -88,7 +88,7 @@ impl Frontend {
     /// is not offered.
     ///
     /// # Errors
-    /// When the backend refuses or closes.
+    /// Returns an error if the backend refuses the request or closes the connection.
     pub fn negotiate(&mut self, options: &HandshakeOptions) -> Result<Negotiated, PeerError> {
         if options.dialect != Dialect::Qemu {
             self.set_owner()?;

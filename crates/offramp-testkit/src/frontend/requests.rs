@@ -91,7 +91,7 @@ impl Frontend {
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// When the backend closes the connection.
+    /// Returns an error if the backend closes the connection.
     pub fn ask(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<RawMessage, PeerError> {
         let sent = self.send_raw(Header::new(request, payload.len()), payload, fds);
         if !sent {
@@ -103,7 +103,7 @@ impl Frontend {
     /// Sends a request, and waits for the acknowledgement if that was negotiated.
     ///
     /// # Errors
-    /// When the backend acknowledges with anything but 0, or closes the connection.
+    /// Returns an error if the backend acknowledges with anything but 0, or closes the connection.
     pub fn tell(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), PeerError> {
         let header = Header::new(request, payload.len());
         let header = if self.reply_ack { header.with_need_reply() } else { header };

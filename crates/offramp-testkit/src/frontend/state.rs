@@ -19,7 +19,7 @@ impl Frontend {
     /// Reads the state of a backend with stopped rings, and checks that it was whole.
     ///
     /// # Errors
-    /// When the backend refuses or closes.
+    /// Returns an error if the backend refuses the request or closes the connection.
     pub fn save_state(&self) -> Result<Vec<u8>, PeerError> {
         let mut state = Vec::new();
         self.open_state(SAVE)?.read_to_end(&mut state).expect("reading the state");
@@ -30,7 +30,7 @@ impl Frontend {
     /// Gives a backend a state, and has it checked.
     ///
     /// # Errors
-    /// When the backend refuses or closes.
+    /// Returns an error if the backend refuses the request or closes the connection.
     pub fn load_state(&self, state: &[u8]) -> Result<(), PeerError> {
         self.open_state(LOAD)?.write_all(state).expect("writing the state");
         self.check_device_state()

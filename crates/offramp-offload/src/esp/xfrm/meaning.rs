@@ -59,7 +59,7 @@ impl XfrmConfig {
     /// where Linux checks nothing. `is_legacy` allows the suites for old peers only.
     ///
     /// # Errors
-    /// The first state or policy that the adapter cannot carry out, with its line.
+    /// Returns the line of the first state or policy that the adapter does not support, and the reason.
     pub fn associations(&self, owner: Owner, is_legacy: bool) -> Result<Vec<Association>, XfrmError> {
         self.check_templates()?;
         let mut associations: Vec<Association> = Vec::new();

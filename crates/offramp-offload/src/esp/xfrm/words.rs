@@ -92,7 +92,7 @@ pub(super) enum Statement<'a> {
 /// Splits a text into commands and entries.
 ///
 /// # Errors
-/// At unclosed quotes, and at characters that only a shell could interpret.
+/// Returns an error at unclosed quotes, and at characters with a meaning in a shell only.
 pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, XfrmError> {
     let mut statements: Vec<Vec<Word>> = Vec::new();
     for line in lines(text)? {
@@ -332,7 +332,7 @@ impl<'a> Words<'a> {
     /// Takes the object of a script's command; `None` for a command outside xfrm.
     ///
     /// # Errors
-    /// When the command is unknown.
+    /// Returns an error if the command is unknown.
     pub(super) fn xfrm_object(&mut self) -> Result<Option<Object>, XfrmError> {
         const KNOWN: &str = "commands \"ip xfrm state add …\" and \"ip xfrm policy add …\", and the output of \
                              \"ip xfrm state\" and \"ip xfrm policy\"";
