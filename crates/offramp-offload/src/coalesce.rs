@@ -1,35 +1,39 @@
-//! Receive coalescing: merges verified frames of a flow such that segmenting them again gives the same bytes.
+//! Receive coalescing: merges verified frames of a flow. Segmentation of the result returns the original bytes.
 //!
-//! It coalesces the same frames as Linux 6.18's GRO (TCP, and UDP as `rx-udp-gro-forwarding`), with these stricter
-//! points:
+//! The coalescer accepts the same frames as Linux 6.18's GRO (TCP, and UDP as with `rx-udp-gro-forwarding`), with these
+//! stricter rules:
 //!
-//! * Both checksums of a frame are verified in the same pass that copies its payload; a wrong frame leaves the
-//!   aggregate as it was.
-//! * Nothing overtakes: an aggregate is handed out before any frame that may belong to it. A pure ACK, a bad frame or
-//!   one with IPv4 options flushes its flow, a fragment every flow between its addresses (its ports are not known), a
-//!   malformed frame everything.
-//! * Ethernet padding is trimmed before a frame is coalesced. Other bytes after the IP packet stay: such a frame (a
-//!   redundancy control trailer, a time stamp) goes alone and unchanged.
-//! * Fields ignored by Linux must be equal too, or segmenting would change them: the urgent pointer, the reserved bit
-//!   of IPv4's fragment field.
-//! * Frames with equal IPv4 IDs need DF.
-//! * Frames with CWR need [`Offloads::RSC_ACCECN`]: a host that segments them again by RFC 3168 keeps CWR on the first
-//!   alone, and so falsifies AccECN's counter in AE, CWR and ECE (RFC 9768 3.2.2). With that offload they are coalesced
-//!   as in Linux 7, and the aggregate says so ([`Cwr::All`](crate::meta::Cwr)).
-//! * A TCP or IPv4 checksum field of 0xffff stands alone: it is right, but segmenting writes 0.
+//! * The IP and transport checksums of a frame are verified in the pass that copies the frame's payload. A frame with a
+//!   wrong checksum leaves the aggregate unchanged.
+//! * Frames of a flow keep their order: an aggregate is delivered before any later frame of the same flow. A pure ACK,
+//!   a bad frame or a frame with IPv4 options flushes its flow. A fragment has no known ports, so it flushes every flow
+//!   between its addresses. A malformed frame flushes all flows.
+//! * Ethernet padding is trimmed before a frame is coalesced. A frame with other bytes after the IP packet (a
+//!   redundancy control trailer, a time stamp) is delivered alone and unchanged.
+//! * Two fields ignored by Linux must be equal, because segmentation would change them: the urgent pointer, and the
+//!   reserved bit of IPv4's fragment field.
+//! * Frames with equal IPv4 IDs are coalesced only with DF.
+//! * Frames with CWR are coalesced only with [`Offloads::RSC_ACCECN`]. A host that segments by RFC 3168 keeps CWR on
+//!   the first segment only, which falsifies AccECN's counter in AE, CWR and ECE (RFC 9768 3.2.2). With the offload,
+//!   frames with CWR are coalesced as in Linux 7, and the aggregate is marked with [`Cwr::All`](crate::meta::Cwr).
+//! * A frame with a TCP or IPv4 checksum field of 0xffff is not coalesced. The value is correct, but segmentation
+//!   writes 0.
 //!
-//! | a frame | what happens |
+//! | frame | action |
 //! |---|---|
-//! | next in sequence, same headers, as long as the first | is coalesced |
-//! | the same, but shorter, or with PSH or FIN | is coalesced, and the aggregate is closed |
-//! | longer; a gap; any header field differs; the aggregate would exceed its limit | the aggregate is closed, and the frame starts a new one if it may |
-//! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG; CWR without `RSC_ACCECN`; IPv4 options; more than 192 bytes of headers; UDP without checksum; a trailer | goes alone, after what its flow held |
+//! | next in sequence, same headers, same length as the first | is coalesced |
+//! | next in sequence, same headers, but shorter, or with PSH or FIN | is coalesced, and closes the aggregate |
+//! | longer; after a gap; other header fields; beyond the aggregate's limit | closes the aggregate, and starts one if allowed |
+//! | PSH or FIN without a matching aggregate; no payload; SYN, RST, URG | is delivered alone, after its flow's aggregate |
+//! | CWR without `RSC_ACCECN`; IPv4 options; over 192 bytes of headers | is delivered alone, after its flow's aggregate |
+//! | UDP without checksum; with a trailer | is delivered alone, after its flow's aggregate |
 //!
-//! IPv4 IDs count up by one per frame, or, with DF set, are all equal; the second frame decides between the two. A vnet
-//! header cannot say "all equal", so segmenting such an aggregate gives IDs that count (RFC 6864 4.1: the ID of a
-//! datagram with DF set means nothing). It is the one exception to "the same bytes".
+//! The IPv4 IDs of an aggregate increase by one per frame or, with DF set, are all equal. The second frame selects one
+//! of the two cases. A vnet header has no field for equal IDs, so segmentation of an aggregate with equal IDs writes
+//! increasing IDs. (RFC 6864 4.1: the ID of a datagram with DF set has no meaning.) Only in this case does segmentation
+//! not return the original bytes.
 //!
-//! When every slot is taken, the oldest flow is handed out to make room.
+//! When every slot is in use, the oldest flow is delivered to free its slot.
 
 mod flow;
 mod head;
@@ -51,11 +55,11 @@ use table::FlowTable;
 
 /// Maximum length of an IP packet, bytes: the largest 16-bit length (RFC 791 3.1).
 pub const PACKET_LEN_MAX: usize = 65_535;
-/// Maximum of configurable flows: each has a buffer of its own.
+/// Upper limit of [`CoalesceConfig::flows_max`]. Each flow has its own buffer.
 pub const FLOWS_MAX: usize = 65_536;
-/// Default maximum of flows held at once. Linux holds 8 in each of 8 buckets.
+/// Default maximum number of flows held at once. Linux holds 8 flows in each of 8 buckets.
 pub const FLOWS_MAX_DEFAULT: usize = 64;
-/// Default maximum of datagrams in a UDP aggregate, as in Linux (`UDP_GRO_CNT_MAX`).
+/// Default maximum number of datagrams in a UDP aggregate, as in Linux (`UDP_GRO_CNT_MAX`).
 pub const UDP_SEGMENTS_MAX_DEFAULT: u16 = 64;
 /// Longest link header parsed by [`FrameLayout::parse_into`].
 const LINK_HEADER_LEN_MAX: usize = ETHERNET_HEADER_LEN + VLAN_TAGS_MAX * VLAN_TAG_LEN;
@@ -65,32 +69,35 @@ const CACHE_LINE_LEN: usize = 64;
 /// Limits of a [`Coalescer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoalesceConfig {
-    /// Maximum of flows held at once, 1 to [`FLOWS_MAX`]. Each costs a buffer of `packet_len_max` and a link header.
+    /// Maximum number of flows held at once, 1 to [`FLOWS_MAX`]. Each flow has a buffer for `packet_len_max` bytes and
+    /// a link header.
     pub flows_max: usize,
-    /// Maximum length of an aggregate, IP bytes; at most [`PACKET_LEN_MAX`]. Longer frames go alone.
+    /// Maximum length of an aggregate's IP packet in bytes, up to [`PACKET_LEN_MAX`]. Longer frames are delivered
+    /// alone.
     pub packet_len_max: usize,
-    /// Maximum of TCP segments in an aggregate; at least 1.
+    /// Maximum number of TCP segments in an aggregate, 1 or more.
     pub segments_max: u16,
-    /// Maximum of UDP datagrams in an aggregate, 1 to [`UDP_SEGMENTS_MAX`].
+    /// Maximum number of UDP datagrams in an aggregate, 1 to [`UDP_SEGMENTS_MAX`].
     pub udp_segments_max: u16,
-    /// Maximum wait of a flow after its first frame, in nanoseconds. With 0 the caller flushes at the end of each
+    /// Maximum time to hold a flow after its first frame, in nanoseconds. With 0, the caller flushes at the end of each
     /// batch.
     pub hold_ns: u64,
-    /// The mark for a right checksum.
+    /// Mark for a frame with correct checksums.
     pub rx_csum: RxCsum,
 }
 
 /// The UDP port of DHCP clients, big-endian (RFC 2131 4.1).
 const DHCP_CLIENT_PORT: [u8; 2] = 68_u16.to_be_bytes();
 
-/// The mark for a host on a frame with right checksums.
+/// The mark on a frame with correct checksums, for the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxCsum {
-    /// By [`ChecksumState::Good`]; the frame keeps its bytes. A guest understands it.
+    /// [`ChecksumState::Good`]: the frame keeps its bytes. Guests support this mark.
     #[default]
     DataValid,
-    /// By [`ChecksumState::Partial`]: the field gets the sum of the pseudo-header. A Linux TAP understands only this
-    /// mark (it ignores virtio's `DATA_VALID`). A DHCP reply keeps its checksum: clients read it raw, and check it.
+    /// [`ChecksumState::Partial`]: the field receives the pseudo-header's sum. A Linux TAP supports only this mark, and
+    /// ignores virtio's `DATA_VALID`. A DHCP reply keeps its checksum, because DHCP clients read raw frames and verify
+    /// the checksum.
     NeedsCsum,
 }
 
@@ -127,19 +134,20 @@ type Arrival = (Option<u32>, u64);
 
 /// Coalesces the frames of one receive queue. See the [module](self) for the rules.
 ///
-/// All memory is allocated by [`Coalescer::new`].
+/// [`Coalescer::new`] allocates all memory.
 #[derive(Debug)]
 pub struct Coalescer {
     config: CoalesceConfig,
     table: FlowTable,
     buffers: Buffers,
-    /// The offloads last given by the caller, and those in effect.
+    /// Offloads last requested by the caller.
     asked: Offloads,
+    /// Offloads in effect: the requested offloads that have their prerequisites.
     enabled: Offloads,
 }
 
 impl Coalescer {
-    /// Returns a coalescer without flows. Brings values of `config` outside their limits to the nearest within.
+    /// Returns a coalescer without flows. Clamps the values of `config` to their limits.
     pub fn new(config: CoalesceConfig) -> Self {
         let config = config.bounded();
         Self {
@@ -151,19 +159,20 @@ impl Coalescer {
         }
     }
 
-    /// Coalesces one frame of the wire. It copies the frame to an aggregate (into memory that `out` lends if it does),
-    /// or hands it to `out` after every frame that must precede it.
+    /// Coalesces one frame from the wire. The frame is copied to an aggregate, in memory lent by `out` if possible.
+    /// Otherwise `out` receives the frame, after every frame that must precede it.
     ///
-    /// * `enabled`: the receive offloads ([`Offloads::RX`]) are heeded, each with its prerequisites; when one of them
-    ///   is switched off, everything held is handed out first.
-    /// * `hash` is handed on; an aggregate has its first frame's.
+    /// * `enabled` selects receive offloads ([`Offloads::RX`]). An offload without its prerequisites is ignored. Before
+    ///   an offload is switched off, all held frames are delivered.
+    /// * `hash` is passed on in the metadata. An aggregate has the hash of its first frame.
     ///
-    /// A frame handed out alone carries the verdict of [`Frame::verify`] when [`Offloads::RX_CHECKSUM`] is on, marked
-    /// as in [`CoalesceConfig::rx_csum`]; without it nobody verifies. It keeps its padding, unless it is marked with a
-    /// partial checksum. With a trailer it gets no such mark. The only frame of an aggregate is handed out without
-    /// padding. `queue` is left 0 for the caller.
+    /// With [`Offloads::RX_CHECKSUM`], a frame delivered alone carries the verdict of [`Frame::verify`], marked as in
+    /// [`CoalesceConfig::rx_csum`]. Without this offload, such frames are not verified. A frame delivered alone keeps
+    /// its padding, unless it is marked with a partial checksum. A frame with a trailer is not marked with a partial
+    /// checksum. The only frame of an aggregate is delivered without padding. `queue` is 0, and the caller sets it.
     ///
-    /// Afterwards the bytes of `frame` are the same as before: a partial checksum is written for `out` alone.
+    /// After the call, the bytes of `frame` are the same as before. A partial checksum is written only while `out`
+    /// reads the frame.
     #[inline]
     pub fn push(
         &mut self,
@@ -175,7 +184,7 @@ impl Coalescer {
     ) {
         self.switch(enabled, out);
         let Ok((frame, layout)) = frame.parts_mut() else { return self.pass_malformed(frame.bytes_mut(), hash, out) };
-        // Frames come in bursts of one flow: compare with the headers of the last one before any look-up.
+        // Frames arrive in bursts of one flow. So compare with the headers of the last flow before any look-up.
         let last = self.table.last;
         let flow = self.table.flow_mut(last);
         if flow.has_ports_of(frame, layout) {
@@ -188,15 +197,15 @@ impl Coalescer {
         self.push_to_any((frame, layout), (hash, now_ns), out);
     }
 
-    /// Hands out everything, in the order of the flows' starts. With a `hold_ns` of 0, call it at the end of each
-    /// batch.
+    /// Delivers all held frames, in the order in which the flows started. With a `hold_ns` of 0, call this function at
+    /// the end of each batch.
     pub fn flush(&mut self, out: &mut impl Sink) {
         while let Some(slot) = self.table.oldest() {
             self.close(slot, out);
         }
     }
 
-    /// Hands out the flows held for `hold_ns` or longer.
+    /// Delivers the flows held for `hold_ns` or longer.
     pub fn flush_expired(&mut self, now_ns: u64, out: &mut impl Sink) {
         while let Some(slot) = self.table.oldest() {
             if self.deadline_ns(slot) > now_ns {
@@ -206,13 +215,13 @@ impl Coalescer {
         }
     }
 
-    /// Returns the next time with work for [`Self::flush_expired`]; none without flows. It lies in the past when
-    /// `hold_ns` is 0.
+    /// Returns the time at which [`Self::flush_expired`] next has work, in nanoseconds, or `None` if no flow is held.
+    /// The time lies in the past if `hold_ns` is 0.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.table.oldest().map(|slot| self.deadline_ns(slot))
     }
 
-    /// Counts the frames of all aggregates by a walk through the flows.
+    /// Returns the number of held frames. Iterates over all flows.
     pub fn held(&self) -> usize {
         let slots = std::iter::successors(self.table.oldest(), |slot| self.table.flows.newer(*slot));
         slots.map(|slot| usize::from(self.table.flow(slot).segments)).sum()
@@ -222,7 +231,7 @@ impl Coalescer {
         self.table.flow(slot).started_ns.saturating_add(self.config.hold_ns)
     }
 
-    /// Takes over the enabled offloads. Switching one off flushes all flows.
+    /// Applies the requested offloads. Flushes all flows if an offload is switched off.
     #[inline]
     fn switch(&mut self, asked: Offloads, out: &mut impl Sink) {
         if asked != self.asked {
@@ -235,7 +244,7 @@ impl Coalescer {
         }
     }
 
-    /// Returns the frame's flow; none for frames of a kind that is not coalesced.
+    /// Returns the key of the frame's flow, or `None` if frames of this kind are not coalesced.
     #[inline]
     fn key_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<Key> {
         let offload = match (layout.transport, layout.network) {
@@ -247,7 +256,7 @@ impl Coalescer {
         if self.enabled.contains(offload) { Key::of(frame, layout) } else { None }
     }
 
-    /// Coalesces a frame of another flow than the last.
+    /// Coalesces a frame that does not belong to the last flow.
     #[inline(never)]
     fn push_to_any(&mut self, (frame, layout): Framed<'_>, arrival: Arrival, out: &mut impl Sink) {
         let Some(key) = self.key_of(frame, layout) else {
@@ -284,7 +293,7 @@ impl Coalescer {
         }
     }
 
-    /// Starts an aggregate with a frame whose flow has none, or hands the frame out.
+    /// Starts an aggregate with a frame if its flow has none. Delivers a frame that must not start an aggregate.
     fn start_or_pass(&mut self, key: Key, (frame, layout): Framed<'_>, (hash, now_ns): Arrival, out: &mut impl Sink) {
         let Some((shape, network, transport)) = self.first_of(frame, layout) else {
             return self.pass(frame, layout, hash, out);
@@ -304,7 +313,7 @@ impl Coalescer {
         }
     }
 
-    /// Reads a frame as the first of an aggregate; none if it may not be one.
+    /// Parses a frame as the first of an aggregate. Returns `None` if the frame must not start an aggregate.
     fn first_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<(Shape, NetworkFields, TransportFields)> {
         let has_room = layout.packet_end - layout.network_start <= self.config.packet_len_max;
         let has_ipv4_options = layout.network == Network::Ipv4 && layout.network_options;
@@ -320,21 +329,22 @@ impl Coalescer {
         (!is_unusual && transport.may_be_first(knows_accecn)).then_some((shape, network, transport))
     }
 
-    /// Returns whether a frame goes alone and with the bytes that came: it has a trailer, or a DHCP client reads it raw
-    /// and would see a partial checksum.
+    /// Returns whether a frame must be delivered alone and unchanged. This applies to a frame with a trailer. With
+    /// [`RxCsum::NeedsCsum`], it also applies to a datagram for a DHCP client: the client reads raw frames and would
+    /// see a partial checksum.
     #[inline]
     fn keeps_bytes(&self, frame: &[u8], layout: &FrameLayout) -> bool {
         layout.has_trailer(frame) || self.config.rx_csum == RxCsum::NeedsCsum && is_for_dhcp_client(frame, layout)
     }
 
-    /// Hands out a malformed frame after everything else, as it may belong to any flow.
+    /// Delivers a malformed frame after all held frames, because a malformed frame can belong to any flow.
     #[cold]
     fn pass_malformed(&mut self, frame: &mut [u8], hash: Option<u32>, out: &mut impl Sink) {
         self.flush(out);
         out.deliver(&RxMeta { hash, ..RxMeta::default() }, frame);
     }
 
-    /// Hands out a frame of a kind that is not coalesced. A fragment may belong to any flow between its addresses.
+    /// Delivers a frame of a kind that is not coalesced. A fragment can belong to any flow between its addresses.
     fn pass_without_flow(&mut self, (frame, layout): Framed<'_>, (hash, _): Arrival, out: &mut impl Sink) {
         if layout.fragment {
             self.flush_between(layout.addresses(frame), out);
@@ -342,9 +352,9 @@ impl Coalescer {
         self.pass(frame, layout, hash, out);
     }
 
-    /// Hands a frame out as it came, with the verdict on its checksums. A frame marked with a partial checksum loses
-    /// its padding: the receiver completes the checksum over all bytes to the end of the frame. A frame with a trailer
-    /// and a reply of a DHCP server keep their bytes, and go unmarked.
+    /// Delivers a frame alone, with the verdict on its checksums. A frame marked with a partial checksum loses its
+    /// padding, because the receiver completes the checksum over all bytes to the end of the frame. A frame with a
+    /// trailer and a reply of a DHCP server keep their bytes, without a mark.
     fn pass(&self, frame: &mut [u8], layout: &FrameLayout, hash: Option<u32>, out: &mut impl Sink) {
         let is_verified = self.enabled.contains(Offloads::RX_CHECKSUM);
         let verdict = if is_verified { verify(frame, layout) } else { ChecksumState::Unknown };
@@ -362,7 +372,7 @@ impl Coalescer {
         }
     }
 
-    /// Hands out one flow and gives its slot back.
+    /// Delivers the aggregate of one flow and frees the flow's slot.
     fn close(&mut self, slot: usize, out: &mut impl Sink) {
         let (buffer, flow) = (self.buffers.of(slot), self.table.flow(slot));
         let (meta, len) = flow.finish(buffer, self.config.rx_csum);
@@ -375,7 +385,7 @@ impl Coalescer {
         }
     }
 
-    /// Hands out every flow between the two addresses, in the order of their starts.
+    /// Delivers every flow between the two addresses, in the order in which the flows started.
     fn flush_between(&mut self, addresses: &[u8], out: &mut impl Sink) {
         let mut next = self.table.oldest();
         while let Some(slot) = next {
@@ -387,7 +397,7 @@ impl Coalescer {
     }
 }
 
-/// Returns the metadata of a single frame.
+/// Returns the metadata of a frame delivered alone.
 fn alone(layout: &FrameLayout, checksum: ChecksumState, hash: Option<u32>) -> RxMeta {
     let header_len = match layout.transport {
         Transport::Opaque => 0,
@@ -396,18 +406,18 @@ fn alone(layout: &FrameLayout, checksum: ChecksumState, hash: Option<u32>) -> Rx
     RxMeta { checksum, header_len, hash, ..RxMeta::default() }
 }
 
-/// Returns whether this is a datagram to a DHCP client (RFC 2131 4.1). It reads raw frames before it has an address;
-/// Linux' `xt_CHECKSUM` exists for these clients.
+/// Returns whether a frame carries a datagram to a DHCP client (RFC 2131 4.1). A DHCP client reads raw frames before it
+/// has an address. Linux' `xt_CHECKSUM` exists for these clients.
 fn is_for_dhcp_client(frame: &[u8], layout: &FrameLayout) -> bool {
     let port_at = layout.transport_start + 2;
     layout.transport == Transport::Udp && frame.get(port_at..port_at + 2) == Some(&DHCP_CLIENT_PORT)
 }
 
-/// One buffer per flow, side by side in one allocation.
+/// One buffer per flow, all in one allocation.
 #[derive(Debug)]
 struct Buffers {
     bytes: Vec<u8>,
-    /// Offset of the first buffer: on a cache line.
+    /// Offset of the first buffer, aligned to a cache line.
     start: usize,
     stride: usize,
     len: usize,

@@ -1,18 +1,18 @@
-//! CRC-32C, the checksum of an SCTP packet (RFC 9260 6.8 and appendix A). It has no pseudo-header, so a sender leaves the
-//! field zero for its adapter.
+//! CRC-32C, the checksum of an SCTP packet (RFC 9260 6.8 and appendix A). CRC-32C covers no pseudo-header, so a sender
+//! leaves the field zero for the adapter.
 
 /// IP protocol number of SCTP.
 pub(crate) const PROTOCOL_SCTP: u8 = 132;
 /// Offset of the checksum in SCTP's common header (RFC 9260 3.1).
 pub(crate) const SCTP_CHECKSUM_OFFSET: usize = 8;
-/// Bytes of SCTP's common header, its checksum last.
+/// Length of SCTP's common header in bytes. The checksum is its last field.
 pub(crate) const SCTP_HEADER_LEN: usize = 12;
-/// Castagnoli's polynomial, its lowest coefficient in the highest bit.
+/// Castagnoli's polynomial, with the lowest coefficient in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
-/// Bytes per step.
+/// Bytes processed per step.
 const STEP_LEN: usize = 8;
 
-/// `TABLES[n][byte]`: the remainder of `byte` with `n` bytes of zero behind it.
+/// Table of remainders: `TABLES[n][byte]` is the remainder of `byte` followed by `n` zero bytes.
 static TABLES: [[u32; 256]; STEP_LEN] = tables();
 
 const fn tables() -> [[u32; 256]; STEP_LEN] {
@@ -31,7 +31,7 @@ const fn tables() -> [[u32; 256]; STEP_LEN] {
     tables
 }
 
-/// Returns the remainder of eight bits, bit by bit.
+/// Computes the remainder of eight bits, bit by bit.
 const fn remainder(mut bits: u32) -> u32 {
     let mut left = 8;
     while left > 0 {
@@ -41,7 +41,7 @@ const fn remainder(mut bits: u32) -> u32 {
     bits
 }
 
-/// Continues the remainder of a message by `bytes`.
+/// Returns the remainder of a message after appending `bytes`. `crc` is the remainder so far.
 fn update(mut crc: u32, bytes: &[u8]) -> u32 {
     let (steps, rest) = bytes.as_chunks::<STEP_LEN>();
     for step in steps {
@@ -51,8 +51,8 @@ fn update(mut crc: u32, bytes: &[u8]) -> u32 {
     rest.iter().fold(crc, |crc, &byte| crc >> 8 ^ TABLES[0][(crc as u8 ^ byte) as usize])
 }
 
-/// Writes the checksum of the SCTP packet that starts at `packet[0]` and ends with it. The old field does not count.
-/// A packet shorter than its header stays as it is.
+/// Writes the checksum of the SCTP packet that fills `packet`. The old value of the field is ignored. A packet shorter
+/// than its header stays unchanged.
 pub(crate) fn write_sctp(packet: &mut [u8]) {
     let Some((header, rest)) = packet.split_at_mut_checked(SCTP_HEADER_LEN) else { return };
     header[SCTP_CHECKSUM_OFFSET..].fill(0);
@@ -65,14 +65,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bit by bit.
+    /// Computes the remainder bit by bit.
     fn oracle(bytes: &[u8]) -> u32 {
         !bytes.iter().fold(!0, |crc, &byte| crc >> 8 ^ remainder((crc ^ u32::from(byte)) & 0xff))
     }
 
     #[test]
     fn the_remainders_are_those_of_rfc_3720() {
-        // RFC 3720 appendix B.4.
+        // Known answers of RFC 3720 appendix B.4.
         let counted: Vec<u8> = (0..32).collect();
         for (bytes, crc) in [(&[0; 32][..], 0x8a91_36aa), (&[0xff; 32], 0x62a8_ab43), (&counted, 0x46dd_794e)] {
             assert_eq!((!update(!0, bytes), oracle(bytes)), (crc, crc));

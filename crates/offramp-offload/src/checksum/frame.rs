@@ -1,4 +1,4 @@
-//! Checksums in their frames: pseudo-header, verify, complete, update.
+//! Checksums in frames: pseudo-header, verify, complete, update.
 
 use super::{Sum, sum};
 use crate::layout::{FrameLayout, IPV4_HEADER_LEN_MIN, Network, Transport, UDP_CHECKSUM_OFFSET, put16};
@@ -8,14 +8,13 @@ use crate::meta::{ChecksumState, PartialChecksum};
 const CHECKSUM_LEN: usize = 2;
 
 /// Returns the sum of the pseudo-header: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768 over
-/// IPv4, RFC 8200 8.1 over IPv6). `transport_len` counts the transport header and its payload in bytes; it may exceed
-/// 65,535 (jumbograms, super-frames).
+/// IPv4, RFC 8200 8.1 over IPv6). `transport_len` is the length of transport header and payload in bytes, and can
+/// exceed 65,535 (jumbograms, super-frames).
 ///
-/// The addresses are those of the IP header as it stands. If an IPv6 routing header still has segments left, it holds
-/// the final destination, and the sender used another sum: such a frame on its way verifies as bad, as it does in every
-/// adapter.
+/// The addresses are read from the IP header. If an IPv6 routing header has segments left, the final destination is in
+/// the routing header, and the sender used another sum. Such a frame verifies as bad, as in every adapter.
 ///
-/// Returns [`Sum::ZERO`] for an opaque network.
+/// Returns [`Sum::ZERO`] if the network is opaque.
 #[inline]
 pub(crate) fn pseudo_header(frame: &[u8], layout: &FrameLayout, transport_len: u32) -> Sum {
     if layout.network == Network::Opaque {
@@ -25,14 +24,12 @@ pub(crate) fn pseudo_header(frame: &[u8], layout: &FrameLayout, transport_len: u
     addresses.plus(Sum::long(transport_len)).plus(Sum::word(u16::from(layout.protocol)))
 }
 
-/// Verifies the checksums of a frame of the wire.
+/// Verifies the checksums of a frame from the wire.
 ///
-/// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if there is one) and of TCP or UDP are right.
-/// * [`ChecksumState::Bad`]: one of them is wrong. A UDP checksum of 0 over IPv6 is wrong
-///   (RFC 8200 8.1).
-/// * [`ChecksumState::Unknown`]: nothing wrong was found, but not everything could be verified: no
-///   IP, neither TCP nor UDP, a fragment, or a UDP checksum of 0 over IPv4 (RFC 768: the sender
-///   made none).
+/// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if present) and of TCP or UDP are correct.
+/// * [`ChecksumState::Bad`]: one of these checksums is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200 8.1).
+/// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all could be verified. The frame is no IP,
+///   neither TCP nor UDP, a fragment, or has a UDP checksum of 0 over IPv4 (RFC 768: the sender computed none).
 pub(crate) fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
     if !ipv4_header_is_good(frame, layout) {
         return ChecksumState::Bad;
@@ -52,28 +49,28 @@ pub(crate) fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
 }
 
 /// Returns false for a wrong checksum of the IPv4 header, options included (RFC 791 3.1). Returns true for every other
-/// network, as it has none.
+/// network protocol, which has no header checksum.
 #[inline]
 pub(crate) fn ipv4_header_is_good(frame: &[u8], layout: &FrameLayout) -> bool {
     if layout.network != Network::Ipv4 {
         return true;
     }
     let header = &frame[layout.network_start..layout.transport_start];
-    // Nearly every header is without options: its constant length needs no loop.
+    // Nearly every header lacks options. A header of constant length needs no loop.
     header.as_array().map_or_else(|| sum(header).is_right(), is_good_ipv4_header)
 }
 
-/// As [`ipv4_header_is_good`], for a header without options.
+/// Does the same as [`ipv4_header_is_good`], for a header without options.
 #[inline]
 pub(crate) fn is_good_ipv4_header(header: &[u8; IPV4_HEADER_LEN_MIN]) -> bool {
     let (words, _) = header.as_chunks::<4>();
     Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum()).is_right()
 }
 
-/// Turns a right transport checksum into a partial one: the field gets the sum of the pseudo-header, as if the frame
+/// Turns a correct transport checksum into a partial one. The field receives the pseudo-header's sum, as if the frame
 /// had never left a host. [`complete`] restores the old field (0 as 0xffff).
 ///
-/// For TCP and UDP frames with the verdict [`ChecksumState::Good`] of [`verify`].
+/// The frame must be TCP or UDP, and [`verify`] must have returned [`ChecksumState::Good`].
 pub(crate) fn make_partial(frame: &mut [u8], layout: &FrameLayout) -> PartialChecksum {
     let offset = layout.checksum_field() - layout.transport_start;
     let pseudo = pseudo_header(frame, layout, layout.transport_len() as u32).fold();
@@ -81,18 +78,18 @@ pub(crate) fn make_partial(frame: &mut [u8], layout: &FrameLayout) -> PartialChe
     PartialChecksum { start: layout.transport_start as u16, offset: offset as u16 }
 }
 
-/// The reason for a checksum left incomplete. The frame is then unchanged.
+/// The reason for an incomplete checksum. The frame is then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CompleteError {
-    /// The packet ends after the frame.
+    /// The given end of the packet lies after the frame's end.
     #[error("checksum: packet end {end} lies past the frame of {frame_len} bytes; check the length given")]
     End {
-        /// The given end, bytes from the start of the frame.
+        /// Given end, bytes from the start of the frame.
         end: usize,
         /// Length of the frame, bytes.
         frame_len: usize,
     },
-    /// The field does not lie between the first covered byte and the packet's end.
+    /// The checksum field does not lie between the first covered byte and the packet's end.
     #[error(
         "checksum: field at {field} does not lie inside the packet that ends at {end}; check csum_start and csum_offset"
     )]
@@ -104,16 +101,16 @@ pub enum CompleteError {
     },
 }
 
-/// Completes a checksum: computes it over `frame[partial.start..end]`, the field with the sum of its pseudo-header
-/// included, and writes it to the field.
+/// Completes a checksum: computes the checksum over `frame[partial.start..end]` and writes it to the field. The range
+/// includes the field, which holds the pseudo-header's sum.
 ///
-/// Honours start and offset as given, wherever they point (deep inside a tunnel, odd): it reads no header. A result of
-/// 0 is written as 0xffff, the same number in one's complement: UDP must (RFC 768, 0 there means "none"), TCP may, and
-/// Linux does it for both.
+/// Uses start and offset as given, even if odd or deep inside a tunnel. The function reads no header. A result of 0 is
+/// written as 0xffff, the same number in one's complement. UDP requires this (RFC 768: 0 means "none"), TCP permits it,
+/// and Linux does it for both protocols.
 ///
 /// # Errors
-/// Returns an error if start or field lie outside `frame[..end]`, or `end` outside the frame. The frame is then
-/// unchanged.
+/// Returns an error if `start` or the field lies outside `frame[..end]`, or `end` lies outside the frame. The frame is
+/// then unchanged.
 #[inline]
 pub fn complete(frame: &mut [u8], partial: PartialChecksum, end: usize) -> Result<(), CompleteError> {
     let frame_len = frame.len();
@@ -127,8 +124,8 @@ pub fn complete(frame: &mut [u8], partial: PartialChecksum, end: usize) -> Resul
     Ok(())
 }
 
-/// Returns the checksum field after one 16-bit word of the message changed from `old` to `new`, all host integers (RFC
-/// 1624 section 3, equation 3: HC' = ~(~HC + ~m + m')).
+/// Returns the checksum field after one 16-bit word of the message changed from `old` to `new`. All values are host
+/// integers (RFC 1624 section 3, equation 3: HC' = ~(~HC + ~m + m')).
 #[inline]
 pub const fn update16(field: u16, old: u16, new: u16) -> u16 {
     let total = !field as u32 + !old as u32 + new as u32;

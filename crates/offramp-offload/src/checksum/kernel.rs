@@ -1,4 +1,4 @@
-//! The kernels for the sum of long messages. One is chosen at run time, once.
+//! The kernels for the sum of long messages. One kernel is selected once, at run time.
 
 use core::ops::RangeInclusive;
 use core::ptr;
@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use super::x86;
 use super::{Head, HeadWords, Run, portable};
 
-/// Maximum length for the inlined scalar path: up to here a call costs more than it saves.
+/// Maximum length for the inlined scalar path, bytes. Up to this length, a call of a kernel costs more than it saves.
 pub(super) const SHORT_LEN_MAX: usize = 128;
-/// Maximum length of one call to a kernel. Even, so that the next call starts at an even offset again; small enough for
-/// 32-bit accumulators, see `x86`.
+/// Maximum length for one call to a kernel, bytes. The value is even, so that the next call starts at an even offset.
+/// The value is small enough for 32-bit accumulators, see `x86`.
 pub(super) const CHUNK_LEN_MAX: usize = 1 << 16;
 
 const AVX512_VNNI: &str = "avx512-vnni";
@@ -20,18 +20,19 @@ const AVX512: &str = "avx512";
 /// Lengths in bytes allowed in one call to a kernel.
 const LENS: RangeInclusive<usize> = SHORT_LEN_MAX + 1..=CHUNK_LEN_MAX;
 
-/// One implementation. Outside this module there are only kernels for this processor.
+/// One implementation of the sum. Code outside this module receives only kernels that run on this processor.
 pub(super) struct Kernel {
-    /// Its name, as returned by `kernel_name`.
+    /// Name of the kernel, as returned by `kernel_name`.
     pub(super) name: &'static str,
     is_available: fn() -> bool,
     /// Computes the sum of a message with a length in `LENS`.
     sum: unsafe fn(&[u8]) -> u64,
-    /// Computes the sum of such a message, and copies it to as many writable bytes elsewhere. Those are not read.
+    /// Computes the sum of a message with a length in `LENS`, and copies the message to another place. The destination
+    /// has the same number of writable bytes and is not read.
     copy_and_sum: unsafe fn(&[u8], *mut u8) -> u64,
 }
 
-/// All kernels, the best first; the last runs everywhere.
+/// All kernels, fastest first. The last kernel runs on every processor.
 static KERNELS: &[Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     Kernel {
@@ -57,43 +58,42 @@ static KERNELS: &[Kernel] = &[
     Kernel { name: "portable", is_available: || true, sum: portable::sum, copy_and_sum: portable::copy_and_sum },
 ];
 
-/// The kernel in use; null until it is found.
+/// The kernel in use, or null before the first use.
 static ACTIVE: AtomicPtr<Kernel> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the kernels for this processor, the best first.
+/// Returns the kernels that run on this processor, fastest first.
 pub(super) fn available() -> impl Iterator<Item = &'static Kernel> {
     KERNELS.iter().filter(|kernel| (kernel.is_available)())
 }
 
-/// Returns the best kernel for this processor.
+/// Returns the kernel in use. Selects the fastest one at the first call.
 #[inline]
 pub(super) fn active() -> &'static Kernel {
     let found = ACTIVE.load(Ordering::Relaxed);
-    // SAFETY: the pointer is null or one that `activate` took from a reference to a static, which
-    // never changes.
+    // SAFETY: the pointer is null, or was made by `activate` from a reference to an immutable static.
     unsafe { found.as_ref() }.unwrap_or_else(detect)
 }
 
-/// Finds the best kernel. Concurrent threads find the same.
+/// Selects the fastest kernel. Concurrent threads select the same kernel.
 #[cold]
 fn detect() -> &'static Kernel {
     activate(available().next().unwrap_or(portable()))
 }
 
-/// Returns the kernel that runs everywhere.
+/// Returns the kernel that runs on every processor.
 pub(super) fn portable() -> &'static Kernel {
     &KERNELS[KERNELS.len() - 1]
 }
 
-/// Uses a kernel from now on.
+/// Selects a kernel for all further calls.
 pub(super) fn activate(kernel: &'static Kernel) -> &'static Kernel {
     ACTIVE.store(ptr::from_ref(kernel).cast_mut(), Ordering::Relaxed);
     kernel
 }
 
 impl Kernel {
-    /// Writes a frame to the front of each slot of `dst`: the head, then a segment of `src`. `changed` returns the
-    /// changed words of a frame's head, and the sum of the head.
+    /// Writes a frame to the front of each slot of `dst`: the head, then a segment of `src`. `changed` maps a frame
+    /// number to the changed words of the frame's head, and the sum of the head.
     ///
     /// # Panics
     /// Panics if a slot has no room for its frame, or a frame is shorter than [`Head::LEN_MAX`].
@@ -113,7 +113,7 @@ impl Kernel {
                 return unsafe { x86::avx512_vnni::write_frames(run, head, src, dst, changed) };
             }
             if self.name == AVX512 {
-                // SAFETY: as above.
+                // SAFETY: this processor has the kernel, and the length is one of `LENS`.
                 return unsafe { x86::avx512::write_frames(run, head, src, dst, changed) };
             }
         }
@@ -144,11 +144,11 @@ impl Kernel {
     #[inline]
     pub(super) fn copy_and_sum(&self, src: &[u8], dst: &mut [u8]) -> u64 {
         let dst = &mut dst[..src.len()];
-        // SAFETY: `dst` has as many bytes, which are nobody else's.
+        // SAFETY: `dst` has `src.len()` bytes, borrowed exclusively.
         unsafe { self.copy_and_sum_to(src, dst.as_mut_ptr()) }
     }
 
-    /// Copies `src` to `dst` and computes its sum; `dst` is not read.
+    /// Copies `src` to `dst` and computes its sum. `dst` is not read.
     ///
     /// # Safety
     /// `dst` must be valid for writes of `src.len()` bytes, none of them in `src`.
@@ -181,7 +181,7 @@ impl Kernel {
             return portable::sum_short(src);
         }
         src.chunks(CHUNK_LEN_MAX).enumerate().fold(0, |total, (n, from)| {
-            // SAFETY: the chunk's place in `dst`, for which the caller vouches.
+            // SAFETY: the caller vouches for `dst`, and the chunk lies inside it.
             portable::add(total, unsafe { self.copy_and_sum_to(from, dst.add(n * CHUNK_LEN_MAX)) })
         })
     }
@@ -198,7 +198,7 @@ mod tests {
         (HeadWords::new(0x0102_0304 + n as u32, 0x0506_0708 - n as u32), 0x1234 + n as u64)
     }
 
-    /// Builds the frames by the definition: byte by byte, and no byte after a frame.
+    /// Builds the frames by the definition, byte by byte. Bytes after a frame keep `filler`.
     fn expected(head: &Head, segment_len: usize, src: &[u8], filler: u8) -> Vec<u8> {
         let mut out = vec![filler; STRIDE * COUNT];
         for (n, slot) in out.chunks_mut(STRIDE).enumerate() {

@@ -1,24 +1,24 @@
-//! The sum in plain Rust, for short messages and for processors without a kernel of their own.
+//! The sum in portable Rust, for short messages and for processors without a special kernel.
 
 use core::ptr;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of the widest word.
 const WORD: usize = size_of::<u64>();
-/// Bytes added by one carry chain before its carry is brought around.
+/// Bytes added by one carry chain before the end-around carry.
 const CHAIN: usize = 4 * WORD;
-/// Bytes copied before they are added up. They stay in any first-level cache, and they are too few for `rep movsb` in
-/// the C library: to an unaligned destination, Zen 4 does that 28 times slower than vectors.
+/// Bytes copied before their sum is computed. A block fits into any first-level cache. A block is also too short for
+/// `rep movsb` in the C library: to an unaligned destination, `rep movsb` is 28 times slower than vectors on Zen 4.
 const COPY_BLOCK_LEN: usize = 1024;
 
-/// Returns `a + b` modulo 2⁶⁴ − 1, the carry brought around.
+/// Returns `a + b` modulo 2⁶⁴ − 1, with an end-around carry.
 #[inline]
 pub(super) const fn add(a: u64, b: u64) -> u64 {
     let (low, carry) = a.overflowing_add(b);
-    low + carry as u64 // A sum that carried is at most 2⁶⁴ − 2: this cannot carry again.
+    low + carry as u64 // After a carry, `low` is at most 2⁶⁴ − 2, so this addition cannot carry.
 }
 
-/// Returns the sum of a short message, modulo 2⁶⁴ − 1: one chain of additions with carry.
+/// Returns the sum of a short message, modulo 2⁶⁴ − 1. Uses one chain of additions with carry.
 #[inline]
 pub(super) fn sum_short(bytes: &[u8]) -> u64 {
     let (chains, rest) = bytes.as_chunks::<CHAIN>();
@@ -26,7 +26,7 @@ pub(super) fn sum_short(bytes: &[u8]) -> u64 {
     add(total, sum_words(rest, bytes))
 }
 
-/// Returns the sum of a long message: two chains side by side.
+/// Returns the sum of a long message. Uses two parallel carry chains.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (pairs, rest) = bytes.as_chunks::<{ 2 * CHAIN }>();
     let (mut even, mut odd) = (0, 0);
@@ -50,7 +50,7 @@ pub(super) fn copy_and_sum_short(src: &[u8], dst: &mut [u8]) -> u64 {
     let mut total = 0;
     for (from, to) in chains.iter().zip(to_chains) {
         *to = *from;
-        compiler_fence(Ordering::SeqCst); // Or the loop becomes a call of memcpy and a second pass.
+        compiler_fence(Ordering::SeqCst); // Without the fence, the compiler makes a call of memcpy and a second pass.
         total = chain(total, from);
     }
     let (words, _) = rest.as_chunks::<WORD>();
@@ -70,13 +70,13 @@ pub(super) fn copy_and_sum_short(src: &[u8], dst: &mut [u8]) -> u64 {
 /// `dst` must be valid for writes of `src.len()` bytes, none of them in `src`.
 pub(super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
     src.chunks(COPY_BLOCK_LEN).enumerate().fold(0, |total, (n, from)| {
-        // SAFETY: the block's place in `dst`, for which the caller vouches.
+        // SAFETY: the caller vouches for `dst`, and the block lies inside it.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), dst.add(n * COPY_BLOCK_LEN), from.len()) };
         add(total, sum(from))
     })
 }
 
-/// Adds four words, each with the carry of the one before.
+/// Adds four words, each with the carry of the previous addition.
 #[inline]
 fn chain(total: u64, bytes: &[u8; CHAIN]) -> u64 {
     let (words, _) = bytes.as_chunks::<WORD>();
@@ -87,7 +87,7 @@ fn chain(total: u64, bytes: &[u8; CHAIN]) -> u64 {
     total + carry as u64
 }
 
-/// Returns the sum of `rest`, the end of `message`, shorter than a chain.
+/// Returns the sum of `rest`, the end of `message`. `rest` is shorter than a chain.
 #[inline]
 fn sum_words(rest: &[u8], message: &[u8]) -> u64 {
     let (words, tail) = rest.as_chunks::<WORD>();
@@ -95,7 +95,7 @@ fn sum_words(rest: &[u8], message: &[u8]) -> u64 {
     add(total, last_word(message, tail.len()))
 }
 
-/// Returns the last `len` < 8 bytes of `message` as the start of a word that ends in zeros.
+/// Returns the last `len` < 8 bytes of `message`, padded with zeros to a word.
 #[inline]
 fn last_word(message: &[u8], len: usize) -> u64 {
     if len == 0 {
@@ -107,7 +107,7 @@ fn last_word(message: &[u8], len: usize) -> u64 {
     }
 }
 
-/// Returns a message of less than eight bytes, followed by zeros.
+/// Returns a message of less than eight bytes, padded with zeros to a word.
 #[inline]
 fn padded(message: &[u8]) -> u64 {
     let (mut word, mut rest, mut shift) = (0, message, u64::BITS);
@@ -127,7 +127,7 @@ fn padded(message: &[u8]) -> u64 {
     word.to_be()
 }
 
-/// Copies the last `len` < 8 bytes; may copy bytes before them again.
+/// Copies the last `len` < 8 bytes. Can copy some bytes before them a second time.
 #[inline]
 fn copy_tail(src: &[u8], dst: &mut [u8], len: usize) {
     if len == 0 {

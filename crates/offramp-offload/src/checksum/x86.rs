@@ -1,12 +1,12 @@
-//! The sum in AVX2 and AVX-512.
+//! The sum with AVX2 and AVX-512.
 //!
-//! A word with its top bit flipped, read as a signed number, is the word minus 2¹⁵. `vpmaddwd` multiplies such words by
-//! one and adds the pairs, a whole vector at a time; `vpdpwssd` accumulates as well. The number of words alone gives
-//! the correction for the flipped bits. All of this is exact modulo 2³², wherever a lane wraps on the way, and the true
+//! A word with a flipped top bit, read as a signed number, is the word minus 2¹⁵. `vpmaddwd` multiplies such words by
+//! one and adds adjacent pairs of a whole vector. `vpdpwssd` also accumulates the result. The correction for the
+//! flipped bits depends only on the number of words. All arithmetic is exact modulo 2³², even if a lane wraps. The true
 //! sum of one call's words stays below 2³²: `CHUNK_LEN_MAX` bytes and one more vector for the masked ends are 2¹⁵ + 32
 //! words of less than 2¹⁶.
 
-// Two dozen intrinsics with one prefix.
+// The code uses two dozen intrinsics with one prefix.
 #![allow(clippy::wildcard_imports)]
 
 use core::arch::x86_64::*;
@@ -23,24 +23,24 @@ const ZMM: usize = 64;
 const YMM: usize = 32;
 /// Bytes in a 128-bit vector.
 const XMM: usize = 16;
-/// Vectors in flight: four cycles of latency at one vector per cycle.
+/// Number of independent accumulators: four cycles of latency at one vector per cycle.
 const UNROLL: usize = 4;
-/// The decrease of each word by the flip of its top bit.
+/// Decrease of each word by the flip of its top bit.
 const BIAS_PER_WORD: u32 = 1 << 15;
 
-/// Returns the decrease of `bytes` bytes by the flips, modulo 2³².
+/// Returns the total decrease for `bytes` bytes by the flips, modulo 2³².
 #[inline]
 const fn bias(bytes: usize) -> u32 {
     (bytes as u32 / 2).wrapping_mul(BIAS_PER_WORD)
 }
 
-/// Returns a mask of all bytes of a vector but the `count` lowest, 0 to 64.
+/// Returns a mask of all bytes of a vector except the `count` lowest. `count` is 0 to 64.
 #[inline]
 const fn all_but_low_bytes(count: usize) -> __mmask64 {
     (!0u64).unbounded_shl(count as u32)
 }
 
-/// Both AVX-512 kernels; they differ in the way from a vector's words to an accumulator.
+/// Defines an AVX-512 kernel. The two kernels differ in how they accumulate a vector's words.
 macro_rules! avx512_kernel {
     ($name:ident, $features:literal, |$acc:ident, $flipped:ident, $ones:ident| $accumulated:expr) => {
         pub(super) mod $name {
@@ -63,8 +63,8 @@ macro_rules! avx512_kernel {
                 u64::from((_mm512_reduce_add_epi32(lanes) as u32).wrapping_add(bias(bytes)))
             }
 
-            /// Reads whole cache lines, with masks for the first and the last. The words start at even addresses, so
-            /// that an odd start shows only in the result.
+            /// Returns the sum of `bytes`. Reads whole cache lines, with masks for the first and the last line. Words
+            /// are read at even addresses, so an odd start only rotates the result.
             ///
             /// # Safety
             /// The processor has the features, and the message is as long as `kernel::LENS` allows.
@@ -76,7 +76,7 @@ macro_rules! avx512_kernel {
                 let first_line = start.wrapping_sub(lead);
                 let end = lead + bytes.len();
                 let mut acc = [_mm512_setzero_si512(); UNROLL];
-                // SAFETY: the line ends inside `bytes`, which are more than a line; its bytes before
+                // SAFETY: `bytes` is longer than a line, so the line ends inside `bytes`. The line's bytes before
                 // `bytes` are masked off and not read.
                 let first = unsafe { _mm512_maskz_loadu_epi8(all_but_low_bytes(lead), first_line.cast()) };
                 acc[0] = accumulate(acc[0], first);
@@ -84,14 +84,14 @@ macro_rules! avx512_kernel {
                 while at + UNROLL * ZMM <= end {
                     for (i, acc) in acc.iter_mut().enumerate() {
                         let line = first_line.wrapping_add(at + i * ZMM);
-                        // SAFETY: a whole, aligned line inside `bytes`: it starts after the first
-                        // line and ends at or before `end`.
+                        // SAFETY: the line is aligned and lies inside `bytes`: it starts after the first line and ends
+                        // at or before `end`.
                         *acc = accumulate(*acc, unsafe { _mm512_load_si512(line.cast()) });
                     }
                     at += UNROLL * ZMM;
                 }
                 while at + ZMM <= end {
-                    // SAFETY: as above.
+                    // SAFETY: the line is aligned and ends at or before `end`.
                     let line = unsafe { _mm512_load_si512(first_line.wrapping_add(at).cast()) };
                     acc[1] = accumulate(acc[1], line);
                     at += ZMM;
@@ -104,9 +104,9 @@ macro_rules! avx512_kernel {
                 if lead % 2 == 0 { total } else { total.rotate_left(8) }
             }
 
-            /// See `Kernel::write_frames`. One function, so that nothing is saved and restored between two frames.
-            /// Heads are put together in registers, and lines are first met in ascending order: the caches then keep
-            /// up.
+            /// Implements `Kernel::write_frames`. A single function, so that no register is saved and restored between
+            /// two frames. Heads are assembled in registers. Cache lines are first touched in ascending order, so that
+            /// the caches keep up.
             ///
             /// # Safety
             /// The processor has the features, and a segment is as long as `kernel::LENS` allows.
@@ -125,13 +125,14 @@ macro_rules! avx512_kernel {
                     let (words, head_sum) = changed(n);
                     // SAFETY: the frame is longer than a segment, which is longer than two vectors.
                     unsafe { store_head(&blocks, words, head.len, frame.as_mut_ptr()) };
-                    // SAFETY: the caller vouches for the length of a segment; the rest of the frame has it.
+                    // SAFETY: the caller vouches for the length of a segment. The frame after the head has the same
+                    // length.
                     let sum = unsafe { copy_and_sum(segment, frame[head.len..].as_mut_ptr()) };
                     head.put_checksum(portable::add(head_sum, sum), frame);
                 }
             }
 
-            /// Writes a head of `len` bytes, and bytes after it, later overwritten by the segment.
+            /// Writes a head of `len` bytes, and undefined bytes after the head, later overwritten by the segment.
             ///
             /// # Safety
             /// The processor has the features, and two vectors are writable at `to`.
@@ -142,22 +143,22 @@ macro_rules! avx512_kernel {
                 unsafe { _mm512_storeu_si512(to.cast(), blocks[0].with(words)) };
                 let second = to.wrapping_add(ZMM);
                 if len > ZMM + XMM {
-                    // SAFETY: as above.
+                    // SAFETY: the caller vouches for two writable vectors.
                     unsafe { _mm512_storeu_si512(second.cast(), blocks[1].with(words)) };
                 } else if len > ZMM {
-                    // Fewer lines than above: TCP with timestamps in IPv4 ends here.
+                    // This store touches fewer lines than the one above. TCP with timestamps in IPv4 fits.
                     let vector = _mm512_castsi512_si128(blocks[1].with(words));
-                    // SAFETY: as above.
+                    // SAFETY: the caller vouches for two writable vectors.
                     unsafe { _mm_storeu_si128(second.cast(), vector) };
                 }
             }
 
-            /// A vector of a head.
+            /// One vector of a head.
             struct HeadBlock {
                 bytes: __m512i,
-                /// The index of the changed word for each place.
+                /// Index of the changed word for each place.
                 sources: __m512i,
-                /// The places with a changed word.
+                /// Mask of the places with a changed word.
                 mask: __mmask32,
             }
 
@@ -181,7 +182,7 @@ macro_rules! avx512_kernel {
                     Self { bytes, sources, mask }
                 }
 
-                /// Returns the vector with `words` in their places.
+                /// Returns the vector with `words` inserted at their places.
                 #[inline]
                 #[target_feature(enable = $features)]
                 fn with(&self, words: HeadWords) -> __m512i {
@@ -190,36 +191,37 @@ macro_rules! avx512_kernel {
                 }
             }
 
-            /// Stores whole cache lines but for the first and the last vector: these overlap them.
+            /// Copies `src` to `to` and computes its sum. Stores whole cache lines, except for the first and the last
+            /// vector, which overlap these lines.
             ///
             /// # Safety
-            /// The processor has the features, the message is as long as `kernel::LENS` allows, and as many bytes are
-            /// writable at `to`, none of them in `src`.
+            /// The processor has the features, the message is as long as `kernel::LENS` allows, and `src.len()` bytes
+            /// are writable at `to`, none of them in `src`.
             #[inline]
             #[target_feature(enable = $features)]
             pub(in super::super) unsafe fn copy_and_sum(src: &[u8], to: *mut u8) -> u64 {
                 debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX);
                 let (len, from) = (src.len(), src.as_ptr());
-                // Even, to keep the phase of the words: only a `dst` that starts odd misses the lines.
+                // Even, so that words stay aligned to the message. With an odd `to`, the stores cross cache lines.
                 let lead = (ZMM - to.addr() % ZMM) & !1;
                 let mut acc = [_mm512_setzero_si512(); UNROLL];
-                // SAFETY: both have more than ZMM bytes.
+                // SAFETY: source and destination have more than ZMM bytes.
                 let first = unsafe { copy(from, to) };
                 acc[0] = accumulate(acc[0], _mm512_maskz_mov_epi8(!all_but_low_bytes(lead), first));
                 let mut at = lead;
                 while at + UNROLL * ZMM <= len {
                     for (i, acc) in acc.iter_mut().enumerate() {
-                        // SAFETY: the vector ends at or before `len`, the length of both.
+                        // SAFETY: the vector ends at or before `len`, the length of source and destination.
                         *acc = accumulate(*acc, unsafe { copy(from.add(at + i * ZMM), to.add(at + i * ZMM)) });
                     }
                     at += UNROLL * ZMM;
                 }
                 while at + ZMM <= len {
-                    // SAFETY: as above.
+                    // SAFETY: the vector ends at or before `len`, the length of source and destination.
                     acc[1] = accumulate(acc[1], unsafe { copy(from.add(at), to.add(at)) });
                     at += ZMM;
                 }
-                // The last whole words, from an even offset again; words added before are masked off.
+                // Add the last whole words, from an even offset. Words added before are masked off.
                 let last_at = (len - ZMM) & !1;
                 // SAFETY: last_at + ZMM <= len.
                 let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
@@ -228,7 +230,7 @@ macro_rules! avx512_kernel {
                 if len % 2 == 0 {
                     return total;
                 }
-                // SAFETY: the last of `len` bytes.
+                // SAFETY: the byte is the last of `len` bytes.
                 unsafe { *to.add(len - 1) = src[len - 1] };
                 total + u64::from(u16::from_ne_bytes([src[len - 1], 0]))
             }
@@ -259,7 +261,8 @@ avx512_kernel!(avx512, "avx512f,avx512bw", |acc, flipped, ones| _mm512_add_epi32
     _mm512_madd_epi16(flipped, ones)
 ));
 
-/// AVX2 has no masks: vectors from the start, and the scalar path for the rest.
+/// The AVX2 kernel. AVX2 has no masks, so vectors are read from the start, and the scalar path adds the remaining
+/// bytes.
 pub(super) mod avx2 {
     use super::*;
 
@@ -313,18 +316,18 @@ pub(super) mod avx2 {
         let mut to = dst;
         for block in blocks {
             for (acc, from) in acc.iter_mut().zip(block.as_chunks::<YMM>().0) {
-                // SAFETY: the caller vouches for `dst`, of which this is the vector's place.
+                // SAFETY: the caller vouches for `dst`, and the vector lies inside it.
                 *acc = accumulate(*acc, unsafe { copy(from, to) });
                 to = to.wrapping_add(YMM);
             }
         }
         let (vectors, tail) = rest.as_chunks::<YMM>();
         for from in vectors {
-            // SAFETY: as above.
+            // SAFETY: the caller vouches for `dst`, and the vector lies inside it.
             acc[0] = accumulate(acc[0], unsafe { copy(from, to) });
             to = to.wrapping_add(YMM);
         }
-        // SAFETY: as above, for the bytes after the last whole vector.
+        // SAFETY: the caller vouches for `dst`, and the bytes after the last whole vector lie inside it.
         unsafe { ptr::copy_nonoverlapping(tail.as_ptr(), to, tail.len()) };
         portable::add(total(acc, src.len() - tail.len()), portable::sum_short(tail))
     }

@@ -1,4 +1,4 @@
-//! One aggregate: its start, its next frames, its end.
+//! One aggregate: start, coalescing of frames, and end.
 
 use super::head::{CommonSums, Key, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
 use super::{Appended, CoalesceConfig, RxCsum, Sink};
@@ -9,25 +9,25 @@ use crate::layout::{
 };
 use crate::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 
-/// Bytes of both ports at the front of a TCP or UDP header.
+/// Length of the two ports at the front of a TCP or UDP header, in bytes.
 const PORTS_LEN: usize = 4;
 
 /// The result of comparing a frame with an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Coalesced; more may follow.
+    /// The frame was coalesced, and more frames can follow.
     Open,
-    /// Coalesced; nothing may follow.
+    /// The frame was coalesced, and no frame can follow.
     Last,
-    /// Its headers differ from the aggregate's. Nothing was verified.
+    /// The frame's headers differ from the aggregate's headers. No checksum was verified.
     OtherHeaders,
-    /// The headers are the same, but it does not continue the aggregate. Nothing was verified.
+    /// The headers are the same, but the frame does not continue the aggregate. No checksum was verified.
     Refused,
-    /// A checksum is wrong. The aggregate is as it was.
+    /// A checksum is wrong. The aggregate is unchanged.
     Bad,
 }
 
-/// A candidate for the first frame of an aggregate, and its parsed parts.
+/// A candidate for the first frame of an aggregate, with its parsed headers.
 #[derive(Debug)]
 pub(super) struct First<'a> {
     pub(super) frame: &'a [u8],
@@ -37,58 +37,60 @@ pub(super) struct First<'a> {
     pub(super) shape: Shape,
     pub(super) key: Key,
     pub(super) config: &'a CoalesceConfig,
-    /// The flow's slot: the name of its frame in lent memory.
+    /// The flow's slot, which identifies the frame in lent memory.
     pub(super) slot: usize,
-    /// Offset of the buffer among all buffers.
+    /// Offset of the flow's buffer in the memory of all buffers.
     pub(super) buffer_start: usize,
     pub(super) hash: Option<u32>,
     pub(super) now_ns: u64,
 }
 
-/// An aggregate without its bytes.
+/// The state of an aggregate, without its bytes.
 ///
-/// All frames but the last carry `size` bytes, so the number of frames gives the place of the next, in the stream and
-/// in the buffer. A coalesced frame changes nothing else here: every store waits for those of the payload. A vacant
-/// slot has the default.
+/// All frames except the last carry `size` bytes. So the number of frames determines the place of the next frame in the
+/// stream and in the buffer. A coalesced frame usually changes only this number, because every store waits for the
+/// stores of the payload. A vacant slot has the default value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
     pub(super) key: Key,
-    /// Ports as they lie in memory: a first guess at the key.
+    /// Ports in memory order, for a cheap comparison before the key.
     ports: [u8; PORTS_LEN],
-    /// The first frame's sequence number, and its increment per frame; both 0 for UDP.
+    /// Sequence number of the first frame, 0 for UDP.
     seq: u32,
+    /// Increment of the sequence number per frame, 0 for UDP.
     seq_step: u32,
-    /// Coalesced frames.
+    /// Number of coalesced frames.
     pub(super) segments: u16,
-    /// Maximum of coalesced frames.
+    /// Maximum number of coalesced frames.
     segments_max: u16,
-    /// Payload of the first frame: of every frame but the last.
+    /// Payload length of every frame except the last, bytes.
     size: u16,
-    /// Payload of the last frame, once it has arrived.
+    /// Payload length of the last frame, bytes, valid once the frame has arrived.
     size_last: u16,
-    /// IPv4 ID of the first frame; 0 for IPv6.
+    /// IPv4 ID of the first frame, 0 for IPv6.
     id: u16,
-    /// Added to the ID per frame, 1 or 0; known from the second frame on.
+    /// Increment of the ID per frame, 1 or 0, known from the second frame on.
     id_step: u16,
     /// FIN and PSH of the last frame.
     flags_last: u8,
     shape: Shape,
     sums: CommonSums,
-    /// The payload lies in lent memory; the buffer has the headers.
+    /// True if the payload lies in lent memory, and the buffer holds only the headers.
     pub(super) is_in_place: bool,
-    /// Offset of its buffer among all buffers.
+    /// Offset of the flow's buffer in the memory of all buffers.
     buffer_start: usize,
     /// Capacity of the buffer, bytes.
     len_max: usize,
     hash: Option<u32>,
-    /// Time of the first frame.
+    /// Arrival time of the first frame, nanoseconds.
     pub(super) started_ns: u64,
     template: Template,
 }
 
 impl Flow {
-    /// Holds a first frame: copies it, without padding, to memory that `out` lends or else to `buffer`, and verifies it
-    /// in the same pass. Returns false, and leaves the slot vacant, when a checksum is wrong.
+    /// Starts the aggregate with its first frame. Copies the frame without padding and verifies it in the same pass.
+    /// The destination is memory lent by `out`, or else `buffer`. Returns false, and leaves the slot vacant, if a
+    /// checksum is wrong.
     pub(super) fn start(&mut self, first: &First<'_>, buffer: &mut [u8], out: &mut impl Sink) -> bool {
         let First { frame, layout, network, transport, shape, config, .. } = first;
         let (headers, payload) = frame[..layout.packet_end].split_at(layout.payload_start);
@@ -141,8 +143,8 @@ impl Flow {
         frame.get(start..start + PORTS_LEN).is_some_and(|ports| *ports == self.ports)
     }
 
-    /// Coalesces the frame if segmenting the aggregate then restores it. Copies its payload after that of the others
-    /// and verifies it in the same pass: the sums of the headers are known but for the words that vary.
+    /// Coalesces the frame if segmentation of the aggregate would restore it. Appends the frame's payload and verifies
+    /// the frame in the same pass. The sums of the headers are known except for the varying words.
     #[inline]
     pub(super) fn coalesce(
         &mut self,
@@ -185,14 +187,14 @@ impl Flow {
             let tail = self.buffer_start + tail;
             let payload_sum = copy_and_sum(payload, &mut buffers[tail..tail + payload.len()]);
             if !payload_sum.plus(header_sum).is_right() {
-                return Outcome::Bad; // The copied bytes are past the end, as if absent.
+                return Outcome::Bad; // The copied bytes lie past the aggregate's end.
             }
         }
-        self.segments += 1; // After a branch: the next frame must not wait for this checksum.
+        self.segments += 1; // After a branch, so the next frame does not wait for this checksum.
         coalesced
     }
 
-    /// Compares the IP header with the expected next one.
+    /// Compares the IP header's varying fields with the expected next values.
     #[inline]
     fn continue_network(&mut self, headers: &[u8]) -> Outcome {
         let Some(fields) = NetworkFields::of(headers, &self.shape) else { return Outcome::OtherHeaders };
@@ -209,7 +211,7 @@ impl Flow {
         }
     }
 
-    /// Notes the length and the flags of the last frame.
+    /// Stores the payload length and the flags of the last frame.
     pub(super) fn note_last(&mut self, frame: &[u8], layout: &FrameLayout) {
         self.size_last = layout.payload_len() as u16;
         if !self.shape.is_udp {
@@ -217,7 +219,7 @@ impl Flow {
         }
     }
 
-    /// Returns the bytes in the buffer.
+    /// Returns the length of the aggregate in bytes, headers included.
     fn len(&self) -> usize {
         let full = usize::from(self.segments) - 1;
         usize::from(self.shape.payload_start) + full * usize::from(self.size) + usize::from(self.size_last)
@@ -272,7 +274,8 @@ impl Flow {
         }
     }
 
-    /// Writes flags or UDP length, and the sum of the pseudo-header to the checksum field. Returns the field's offset.
+    /// Writes the TCP flags or the UDP length, and the pseudo-header's sum to the checksum field. Returns the field's
+    /// offset.
     fn write_transport(&self, transport: &mut [u8]) -> usize {
         let transport_len = (self.len() - usize::from(self.shape.transport_start)) as u16;
         let field = if self.shape.is_udp {

@@ -1,7 +1,7 @@
-//! The parts of a frame's headers that decide on its coalescing: the key of its flow, the bytes common to every frame
-//! of an aggregate, and the fields that count up.
+//! The parts of a frame's headers that control coalescing: the flow's key, the bytes common to all frames of an
+//! aggregate, and the fields that increase per frame.
 
-// By value, a shape is packed into one register and taken apart again with masks, per frame.
+// Passed by value, a `Shape` would be packed into one register and unpacked with masks, for each frame.
 #![allow(clippy::trivially_copy_pass_by_ref)]
 
 use crate::checksum::{Sum, pseudo_header, sum};
@@ -13,21 +13,22 @@ use crate::layout::{
 
 /// The two flags kept by only the last segment of a super-frame.
 pub(super) const TCP_LAST: u8 = TCP_FIN | TCP_PSH;
-/// Flags of a frame delivered at once: it may not start an aggregate. FIN and PSH may end one; a frame that carries
-/// them and continues none has nothing to wait for. CWR is one more for a host that does not know AccECN.
+/// Flags of a frame that must not start an aggregate and is delivered at once. A frame with FIN or PSH can end an
+/// aggregate. Such a frame waits for no further frame, so it never starts one. CWR is a further flag of this kind for a
+/// host without AccECN support.
 const TCP_ALONE: u8 = TCP_SYN | TCP_RST | TCP_URG | TCP_LAST;
 
-/// The sum of a message that includes a right checksum (RFC 1071 section 1).
+/// The folded sum of a message with a correct checksum inside (RFC 1071 section 1).
 const ALL_ONES: u16 = 0xffff;
-/// The last word of a key without a frame.
+/// Value of `ports_and_kind` in a key that matches no frame.
 const NO_FRAME: u64 = u64::MAX;
 
-/// The name of a flow: both addresses, both ports, IP version and transport.
+/// The key of a flow: both addresses, both ports, IP version and transport.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key {
-    /// Addresses as they lie in memory; IPv4's are in the first word, the others are 0.
+    /// Addresses in memory order. IPv4 addresses are stored in the first word, and the other words are 0.
     addresses: [u64; 4],
-    /// Ports as they lie in memory, above them IP version and transport.
+    /// Ports in memory order in the low bits, IP version and transport above them.
     ports_and_kind: u64,
 }
 
@@ -39,7 +40,7 @@ impl Default for Key {
 }
 
 impl Key {
-    /// Returns the key of a TCP or UDP frame; none for every other.
+    /// Returns the key of a TCP or UDP frame, or `None` for every other frame.
     #[inline]
     pub(super) fn of(frame: &[u8], layout: &FrameLayout) -> Option<Self> {
         let addresses = layout.addresses(frame);
@@ -60,8 +61,8 @@ impl Key {
         Some(Self { addresses, ports_and_kind: u64::from(ports) | is_ipv6 << 32 | is_udp << 33 })
     }
 
-    /// Returns true for the same flow. Compares word by word, without branches and without a detour through memory:
-    /// words written one by one and read back as vectors would stall there.
+    /// Returns true if both keys name the same flow. Compares word by word in registers, without branches. Words stored
+    /// one by one and reloaded as vectors would stall.
     #[inline]
     pub(super) fn is(&self, other: &Self) -> bool {
         let difference = self.ports_and_kind ^ other.ports_and_kind;
@@ -69,12 +70,12 @@ impl Key {
         pairs.fold(difference, |difference, (a, b)| difference | (a ^ b)) == 0
     }
 
-    /// Returns true for a flow between these addresses, in the format of [`FrameLayout::addresses`].
+    /// Returns true if the flow's addresses equal `addresses`, in the format of [`FrameLayout::addresses`].
     pub(super) fn is_between(&self, addresses: &[u8]) -> bool {
         self.addresses.iter().zip(addresses.chunks(8)).all(|(word, bytes)| word64(bytes) == Some(*word))
     }
 
-    /// Returns a number hard to guess without `secrets`.
+    /// Returns a hash that is hard to predict without `secrets`.
     #[inline]
     pub(super) fn hash(&self, secrets: &[u64; 5]) -> u32 {
         let [a, b, c, d] = self.addresses;
@@ -84,25 +85,24 @@ impl Key {
     }
 }
 
-/// Folds both halves of the product, one over the other: every input bit reaches the result.
+/// Returns the exclusive or of the two halves of the product. Every input bit affects the result.
 #[inline]
 fn multiply_and_fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Maximum length of a coalesced frame's headers, all together: room for two VLAN tags, IPv6, TCP with all its options,
-/// and 70 bytes of extension headers.
+/// Maximum total length of a coalesced frame's headers in bytes. Two VLAN tags, IPv6, TCP with all its options, and 70
+/// bytes of extension headers fit.
 pub(super) const HEADER_LEN_MAX: usize = 192;
-/// Bytes compared at once. No TCP or UDP frame has shorter headers.
+/// Number of bytes compared at once. No TCP or UDP frame has shorter headers.
 const BLOCK_LEN: usize = 32;
-/// Words of a block.
+/// Number of words in a block.
 const BLOCK_WORDS: usize = BLOCK_LEN / size_of::<u64>();
-/// Whole blocks of the longest headers.
+/// Number of whole blocks in the longest headers.
 const BLOCKS: usize = HEADER_LEN_MAX / BLOCK_LEN;
 
-/// Some bytes of a header, as they lie in memory. Aligned, so that vector instructions can take it
-/// as an operand.
+/// A block of header bytes in memory order. Aligned, so that vector instructions accept the block as a memory operand.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(32))]
 struct Block([u64; BLOCK_WORDS]);
@@ -115,7 +115,7 @@ impl Block {
     }
 }
 
-/// The expected bytes, and a mask of the bits that count.
+/// Expected bytes, and a mask of the bits to compare.
 #[derive(Clone, Copy, Debug, Default)]
 struct Masked {
     bytes: Block,
@@ -126,7 +126,7 @@ impl Masked {
     /// Adds the differing bits within the mask to `difference`.
     #[inline]
     fn differ(&self, bytes: &[u8; BLOCK_LEN], difference: &mut Block) {
-        // Loads the whole block, or the alignment is lost.
+        // Load the whole block, because otherwise the alignment is lost.
         let (Block(frame), Block(expected), Block(mask)) = (Block::of(bytes), self.bytes, self.mask);
         for n in 0..BLOCK_WORDS {
             difference.0[n] |= (frame[n] ^ expected[n]) & mask[n];
@@ -134,24 +134,24 @@ impl Masked {
     }
 }
 
-/// The headers of an aggregate's first frame, and a mask of the bits common to all its frames. The default matches the
-/// headers of no frame.
+/// The headers of an aggregate's first frame, and a mask of the bits common to all frames of the aggregate. The default
+/// matches no frame's headers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Template {
-    /// Bytes of all headers; 0 when vacant.
+    /// Length of all headers in bytes, 0 if vacant.
     len: usize,
-    /// The last bytes, which overlap the whole blocks before them.
+    /// Last block of the headers, which can overlap the whole blocks before it.
     last: Masked,
     whole: [Masked; BLOCKS],
 }
 
 impl Template {
-    /// Matches the headers of no frame from now on.
+    /// Clears the template, so that it matches no frame's headers.
     pub(super) fn vacate(&mut self) {
         self.len = 0;
     }
 
-    /// Takes over the headers of a first frame, at most [`HEADER_LEN_MAX`] bytes.
+    /// Stores the headers of a first frame, at most [`HEADER_LEN_MAX`] bytes.
     pub(super) fn set(&mut self, headers: &[u8], shape: &Shape) {
         let mut mask = [0xff; HEADER_LEN_MAX];
         let mask = &mut mask[..headers.len()];
@@ -166,8 +166,8 @@ impl Template {
         }
     }
 
-    /// Returns the frame's headers if they are equal within the mask. The same bytes are parsed in the same way, so the
-    /// layout then is that of the first frame but for the length.
+    /// Returns the frame's headers if they are equal within the mask. Equal bytes are parsed equally, so the frame's
+    /// layout then differs from the first frame's layout only in the packet length.
     #[inline]
     pub(super) fn match_headers<'a>(&self, frame: &'a [u8], layout: &FrameLayout) -> Option<&'a [u8]> {
         let headers = frame.get(..self.len)?;
@@ -181,7 +181,7 @@ impl Template {
     }
 }
 
-/// Clears the bits that may differ from one frame of an aggregate to the next.
+/// Clears the mask bits of the header fields that can differ between frames of an aggregate.
 fn hide_what_varies(mask: &mut [u8], shape: &Shape) {
     let (network, transport) = mask.split_at_mut(usize::from(shape.transport_start));
     let network = &mut network[usize::from(shape.network_start)..];
@@ -200,7 +200,7 @@ fn hide_what_varies(mask: &mut [u8], shape: &Shape) {
     }
 }
 
-/// The places of a TCP or UDP frame's headers.
+/// The offsets of a TCP or UDP frame's headers, and the protocols.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
     pub(super) network_start: u16,
@@ -211,7 +211,8 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Returns none when the frame carries neither TCP nor UDP, or its headers are longer than [`HEADER_LEN_MAX`].
+    /// Returns the shape of a frame, or `None` if the frame carries neither TCP nor UDP, or its headers exceed
+    /// [`HEADER_LEN_MAX`].
     #[inline]
     pub(super) fn of(layout: &FrameLayout) -> Option<Self> {
         let is_tcp_or_udp = layout.network != Network::Opaque && layout.transport != Transport::Opaque;
@@ -228,13 +229,15 @@ impl Shape {
 /// The fields of an IP header that differ from frame to frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NetworkFields {
-    /// IPv4 ID; 0 for IPv6.
+    /// IPv4 ID, 0 for IPv6.
     pub(super) id: u16,
-    /// The next frame may carry the same ID: DF is set, so the ID means nothing (RFC 6864 4.1), or there is none.
+    /// True if the next frame can carry the same ID. DF is set, so the ID has no meaning (RFC 6864 4.1), or the packet
+    /// is IPv6 and has no ID.
     pub(super) may_repeat_id: bool,
-    /// The words that differ, added up.
+    /// Sum of the words that differ from frame to frame.
     varying: u32,
-    /// The checksum field differs from the one written by segmenting, even if it is right: the other zero.
+    /// True if the checksum field, even if correct, differs from the value written by segmentation: 0xffff in place of
+    /// 0.
     pub(super) is_unusual: bool,
 }
 
@@ -256,14 +259,14 @@ impl NetworkFields {
 /// The fields of a TCP or UDP header that differ from frame to frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransportFields {
-    /// TCP sequence number; 0 for UDP.
+    /// TCP sequence number, 0 for UDP.
     pub(super) seq: u32,
-    /// TCP flags; 0 for UDP.
+    /// TCP flags, 0 for UDP.
     pub(super) flags: u8,
-    /// The words that differ, added up.
+    /// Sum of the words that differ from frame to frame.
     varying: u32,
-    /// The checksum field differs from the one written by segmenting, even if it is right: TCP's other zero, or UDP's
-    /// 0, "no checksum" (RFC 768).
+    /// True if the checksum field, even if correct, differs from the value written by segmentation: 0xffff in TCP, or 0
+    /// in UDP, which means "no checksum" (RFC 768).
     pub(super) is_unusual: bool,
 }
 
@@ -284,7 +287,7 @@ impl TransportFields {
         Some(Self { seq, flags, varying, is_unusual: checksum == ALL_ONES })
     }
 
-    /// Returns true for a frame that may wait as the first of an aggregate. `knows_accecn`: the host keeps CWR on every
+    /// Returns true for a frame that can start an aggregate. `knows_accecn` is true if the host keeps CWR on every
     /// segment of an aggregate.
     pub(super) fn may_be_first(&self, knows_accecn: bool) -> bool {
         let alone = if knows_accecn { TCP_ALONE } else { TCP_ALONE | TCP_CWR };
@@ -292,19 +295,19 @@ impl TransportFields {
     }
 }
 
-/// The sums of the header words common to all frames of an aggregate, folded.
+/// The folded sums of the header words common to all frames of an aggregate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CommonSums {
-    /// IPv4 header; all ones for IPv6, as it has no header checksum.
+    /// Sum of the IPv4 header. All ones for IPv6, which has no header checksum.
     ip: u16,
-    /// Pseudo-header without the length.
+    /// Sum of the pseudo-header without the length.
     pseudo: u16,
-    /// Pseudo-header without the length, and transport header.
+    /// Sum of the pseudo-header without the length, and of the transport header.
     transport: u16,
 }
 
 impl CommonSums {
-    /// Computes the sums of a first frame's headers, with these fields.
+    /// Computes the sums of a first frame's headers without the varying words of `ip` and `transport`.
     pub(super) fn of(frame: &[u8], layout: &FrameLayout, ip: &NetworkFields, transport: &TransportFields) -> Self {
         let ip_sum = match layout.network {
             Network::Ipv4 => without(sum(&frame[layout.network_start..layout.transport_start]), ip.varying),
@@ -315,14 +318,14 @@ impl CommonSums {
         Self { ip: ip_sum, pseudo: pseudo.fold(), transport: without(pseudo.plus(header), transport.varying) }
     }
 
-    /// Returns true for a right IPv4 header checksum.
+    /// Returns true for a correct IPv4 header checksum.
     #[inline]
     pub(super) fn ip_is_right(&self, fields: &NetworkFields) -> bool {
         fold(u32::from(self.ip) + fields.varying) == ALL_ONES
     }
 
-    /// Returns the sum of the pseudo-header and the transport header. `transport_len` counts its header and payload in
-    /// bytes.
+    /// Returns the sum of the pseudo-header and the transport header. `transport_len` is the length of transport header
+    /// and payload in bytes.
     #[inline]
     pub(super) fn transport_headers(&self, fields: &TransportFields, transport_len: u16) -> Sum {
         Sum::word(fold(u32::from(self.transport) + u32::from(transport_len) + fields.varying))
@@ -333,31 +336,31 @@ impl CommonSums {
         !fold(u32::from(self.ip) + u32::from(packet_len) + u32::from(id))
     }
 
-    /// Returns the sum of the pseudo-header with this length in bytes.
+    /// Returns the sum of the pseudo-header for a transport length in bytes.
     pub(super) fn pseudo_sum(&self, transport_len: u16) -> u16 {
         fold(u32::from(self.pseudo) + u32::from(transport_len))
     }
 }
 
-/// Subtracts the summed `words`, a part of `sum`, from it.
+/// Subtracts `words`, the total of some words in `sum`, from `sum`.
 fn without(sum: Sum, words: u32) -> u16 {
     fold(u32::from(sum.fold()) + u32::from(!fold(words)))
 }
 
-/// Folds some added 16-bit words into 16 bits: the upper half of x + rotated x is upper + lower + the carry between
-/// them.
+/// Folds a total of 16-bit words into 16 bits. The upper half of x + rotated x is upper half + lower half + the carry
+/// between the halves.
 #[inline]
 fn fold(total: u32) -> u16 {
     (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
 }
 
-/// Returns `N` bytes from `at` on.
+/// Returns `N` bytes of `headers` from `at` on.
 #[inline]
 fn field<const N: usize>(headers: &[u8], at: u16) -> Option<&[u8; N]> {
     headers.get(usize::from(at)..usize::from(at) + N)?.try_into().ok()
 }
 
-/// Returns the first eight bytes as they lie in memory.
+/// Returns the first eight bytes as a word in memory order.
 #[inline]
 fn word64(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|word| u64::from_ne_bytes(*word))

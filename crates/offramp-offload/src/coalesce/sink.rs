@@ -1,4 +1,4 @@
-//! The receiver of the frames from a [`Coalescer`](super::Coalescer), and the memory it lends.
+//! The receiver of the frames from a [`Coalescer`](super::Coalescer), and the memory lent by the receiver.
 
 use crate::checksum::Sum;
 use crate::meta::RxMeta;
@@ -6,18 +6,18 @@ use crate::meta::RxMeta;
 /// The result of appending payload to a frame in lent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// It is part of the frame.
+    /// The payload is part of the frame.
     Kept,
-    /// Its checksum is wrong. The frame is as it was.
+    /// The payload's checksum is wrong. The frame is unchanged.
     Bad,
-    /// The memory has no room for it. The frame is as it was.
+    /// The memory has no room for the payload. The frame is unchanged.
     NoRoom,
 }
 
-/// The receiver of the frames from a [`Coalescer`](super::Coalescer). A closure may be one; it lends no memory, so
-/// aggregates lie in that of the coalescer.
+/// The receiver of the frames from a [`Coalescer`](super::Coalescer). A closure can be a receiver, but lends no memory,
+/// so aggregates then use the coalescer's memory.
 ///
-/// A receiver with memory of its own lends it, so that payload is copied once:
+/// A receiver can lend its own memory, so that the payload is copied only once:
 ///
 /// ```text
 /// reserve(slot, head)                  a frame begins
@@ -25,24 +25,24 @@ pub enum Appended {
 /// commit(slot, meta, head, len)        the headers, repaired, go in front; only now may the receiver see the frame
 /// ```
 pub trait Sink {
-    /// Takes a frame in the coalescer's memory, or the one just pushed.
+    /// Receives a frame in the coalescer's memory, or the frame passed to `push`.
     fn deliver(&mut self, meta: &RxMeta, frame: &[u8]);
 
     /// Begins frame `slot` (below [`CoalesceConfig::flows_max`](super::CoalesceConfig::flows_max)) in the receiver's
-    /// own memory, with room for `head`, its headers so far, left free at its front. Drops any uncommitted frame of
-    /// that slot. Returns false if it lends nothing.
+    /// memory. Leaves room at the frame's front for `head`, the current headers. Drops any uncommitted frame of that
+    /// slot. Returns false if the receiver lends no memory.
     fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         let _ = (slot, head);
         false
     }
 
-    /// Appends payload to frame `slot` if, with `headers_sum`, its checksum is right.
+    /// Appends payload to frame `slot` if the checksum over payload and `headers_sum` is correct.
     fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
         let _ = (slot, payload, headers_sum);
         Appended::NoRoom
     }
 
-    /// Ends frame `slot`: writes `head` to its front. It is `len` bytes long, headers included.
+    /// Ends frame `slot` and writes `head` to its front. `len` is the frame's length in bytes, headers included.
     fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) {
         let _ = (slot, meta, head, len);
     }

@@ -1,4 +1,4 @@
-//! The bounded table of flows: found by key, ordered by start.
+//! The bounded table of flows, with lookup by key and order by start.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -6,13 +6,13 @@ use super::flow::Flow;
 use super::head::Key;
 use crate::table::{Order, Table};
 
-/// Flows by key. The secrets of the hash stay inside: nothing handed out depends on them.
+/// The table of flows by key. The secrets of the hash stay inside: no output depends on the secrets.
 #[derive(Debug)]
 pub(super) struct FlowTable {
     pub(super) flows: Table<Flow>,
     by_start: Order,
     secrets: [u64; 5],
-    /// Slot of the flow found or started last: frames come in bursts of one flow. It may be vacant by now.
+    /// Slot of the flow found or started last, because frames arrive in bursts of one flow. The slot can be vacant.
     pub(super) last: usize,
 }
 
@@ -27,7 +27,7 @@ impl FlowTable {
         }
     }
 
-    /// Returns the slot of the flow.
+    /// Returns the slot of the flow with this key.
     #[inline]
     pub(super) fn find(&mut self, key: &Key) -> Option<usize> {
         let slot = self.flows.find(key.hash(&self.secrets), |flow| flow.key.is(key))?;
@@ -35,7 +35,7 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Adds the flow in the vacant slot, as the newest.
+    /// Adds the flow in the vacant slot as the newest flow.
     pub(super) fn insert(&mut self) {
         let Some(slot) = self.flows.vacant() else { return };
         let hash = self.flows.entry(slot).key.hash(&self.secrets);
@@ -43,13 +43,13 @@ impl FlowTable {
         self.last = slot;
     }
 
-    /// Gives the slot back.
+    /// Removes the flow and frees the slot.
     pub(super) fn remove(&mut self, slot: usize) {
         self.flows.remove(slot, &mut self.by_start);
         self.flows.entry_mut(slot).vacate();
     }
 
-    /// Returns the flow started first.
+    /// Returns the slot of the flow started first.
     #[inline]
     pub(super) fn oldest(&self) -> Option<usize> {
         self.by_start.oldest()

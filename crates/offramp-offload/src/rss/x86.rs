@@ -1,19 +1,19 @@
-//! The hash by carry-less multiplication.
+//! The Toeplitz hash by carry-less multiplication.
 //!
-//! Bits are coefficients of polynomials. A word of input has its first bit as the highest of 32, and the 64 bits of the
-//! key from there on have their first bit as the lowest. Bit `n` of the hash takes bit `i` of the word with bit `i + n`
-//! of the key: the products of degree 31 + n, for each `i`. The products of all words are added up before those are
-//! taken out.
+//! Bits are coefficients of polynomials. A word of input has its first bit as the highest of 32 coefficients. The 64
+//! key bits from the word's offset on have their first bit as the lowest coefficient. Bit `n` of the hash combines bit
+//! `i` of the word with bit `i + n` of the key: the coefficient of degree 31 + n in the product. The products of all
+//! words are added before these coefficients are extracted.
 
 use super::{HASH_INPUT_LEN_MAX, KEY_LEN, WORD_LEN, Word};
 use core::arch::x86_64::{
     _mm_clmulepi64_si128, _mm_cvtsi64_si128, _mm_cvtsi128_si64, _mm_setzero_si128, _mm_xor_si128,
 };
 
-/// Words of the longest input.
+/// Number of words in the longest input.
 const WORDS_MAX: usize = HASH_INPUT_LEN_MAX / WORD_LEN;
 
-/// The parts of a key, one for each word of the input. They exist only on processors with the instruction.
+/// The parts of a key, one for each word of the input. A value exists only on processors with the instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyParts([u64; WORDS_MAX]);
 
@@ -29,11 +29,12 @@ impl KeyParts {
         Some(Self(parts))
     }
 
-    /// Returns the hash of some words of the input, from word `at` on. `None`: the input is not that long.
+    /// Returns the hash of `words`, the part of the input from word `at` on. Returns `None` if the words exceed the
+    /// longest input.
     #[inline]
     pub(super) fn hash<const WORDS: usize>(&self, at: usize, words: &[Word; WORDS]) -> Option<u32> {
         let parts = self.0.get(at..)?.first_chunk()?;
-        // SAFETY: there are parts, so this processor has the instruction.
+        // SAFETY: a `KeyParts` exists, so this processor has the instruction.
         Some(unsafe { multiply_and_add(words, parts) })
     }
 }
@@ -41,12 +42,12 @@ impl KeyParts {
 #[target_feature(enable = "pclmulqdq")]
 fn multiply_and_add<const WORDS: usize>(words: &[Word; WORDS], parts: &[u64; WORDS]) -> u32 {
     let mut sum = _mm_setzero_si128();
-    // By index: with an iterator over both, the compiler leaves calls.
+    // The loop uses an index. With an iterator over both arrays, the compiler does not inline the calls.
     for n in 0..WORDS {
         let word = _mm_cvtsi64_si128(u32::from_be_bytes(words[n]).into());
         sum = _mm_xor_si128(sum, _mm_clmulepi64_si128::<0>(word, _mm_cvtsi64_si128(parts[n] as i64)));
     }
     let degree_31_on = _mm_cvtsi128_si64(sum) as u64 >> (u32::BITS - 1);
-    // Bit 0 of the hash is its most significant one.
+    // Bit 0 of the hash is the most significant bit.
     (degree_31_on as u32).reverse_bits()
 }

@@ -1,4 +1,5 @@
-//! A super-frame of several segments: the words common to its frames, and those that change from one to the next.
+//! A super-frame of several segments: the words common to all its frames, and the words that change from frame to
+//! frame.
 
 use super::{Refused, SegmentPolicy, UDP_SEGMENTS_MAX};
 use crate::checksum::{self, Head, HeadWords, Run, Sum, copy_and_sum};
@@ -12,14 +13,14 @@ use crate::layout::{
 use crate::meta::{Cwr, PartialChecksum, Segmentation, SegmentationKind};
 use crate::vlan::TagChange;
 
-/// A segment size with another meaning in Linux (`GSO_BY_FRAGS`), refused from outside.
+/// A segment size with a special meaning in Linux (`GSO_BY_FRAGS`), refused in requests.
 const SEGMENT_SIZE_RESERVED: u16 = 0xffff;
-/// Fragment offsets count in units of 8 bytes (RFC 791 3.1, RFC 8200 4.5).
+/// Unit of fragment offsets: 8 bytes (RFC 791 3.1, RFC 8200 4.5).
 const FRAGMENT_UNIT: usize = 8;
 const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
 const IPV6_MORE_FRAGMENTS: u16 = 0x0001;
 
-/// Indexes of the changing words in the [`HeadWords`].
+/// Index of the IPv4 ID in the [`HeadWords`].
 const ID_WORD: usize = 0;
 const NETWORK_CHECKSUM_WORD: usize = 1;
 const SEQUENCE_HIGH_WORD: usize = 2;
@@ -27,7 +28,7 @@ const SEQUENCE_LOW_WORD: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// `first_only`: CWR if it stands on the first frame only.
+    /// TCP segments. `first_only` is CWR if only the first frame carries CWR, else 0.
     Tcp {
         sequence: u32,
         flags: u8,
@@ -40,7 +41,7 @@ enum Kind {
     },
 }
 
-/// The position of a frame in its super-frame. Words common to a shape are computed once.
+/// The position of a frame in its super-frame. Frames of one shape share words, which are computed once per shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     First,
@@ -56,29 +57,29 @@ pub(super) struct SuperFrame {
     /// End of the headers copied to every frame.
     headers_end: usize,
     segment_len: usize,
-    /// Written bytes of the segmented part.
+    /// Number of payload bytes already written.
     written: usize,
     id: u16,
-    /// IPv4 header without length, ID, fragment bits (fragments only) and checksum.
+    /// Sum of the IPv4 header without length, ID, checksum and, for fragments, the fragment bits.
     fixed_network_sum: Sum,
-    /// Pseudo-header and transport header without the words that change.
+    /// Sum of the pseudo-header and the transport header without the changing words.
     fixed_transport_sum: Sum,
-    /// Number of frames left at the start of the next shape.
+    /// Value of `frames_left` at which the next shape starts.
     reshape_at: usize,
-    /// The shape of the fields below.
+    /// Shape to which the fields below apply.
     shape: Shape,
-    /// Length of a frame of this shape.
+    /// Length of a frame of this shape, bytes.
     frame_len: usize,
-    /// The headers of this shape fit into a [`Head`], and the frame is no shorter.
+    /// True if the headers of this shape fit into a [`Head`], and the frame is at least as long as a [`Head`].
     has_head: bool,
-    /// `fixed_network_sum` with this shape's words.
+    /// `fixed_network_sum` plus this shape's words.
     network_sum: Sum,
-    /// `fixed_transport_sum` with this shape's words.
+    /// `fixed_transport_sum` plus this shape's words.
     transport_sum: Sum,
 }
 
 impl SuperFrame {
-    /// Plans a super-frame. Returns `None` when the payload fits into one segment: the frame then goes out as it is.
+    /// Plans a super-frame. Returns `None` if the payload fits into one segment: the frame is then sent unsegmented.
     pub(super) fn plan(
         frame: &Frame<'_>,
         segmentation: Segmentation,
@@ -150,7 +151,7 @@ impl SuperFrame {
         matches!(self.kind, Kind::Fragments { .. })
     }
 
-    /// Returns the bytes of all headers of each frame, including IPv6's fragment header.
+    /// Returns the length of each frame's headers in bytes, including IPv6's fragment header.
     fn header_len(&self) -> usize {
         let fragmented_v6 = self.is_fragments() && self.layout.network == Network::Ipv6;
         self.headers_end + if fragmented_v6 { IPV6_FRAGMENT_HEADER_LEN } else { 0 }
@@ -167,7 +168,7 @@ impl SuperFrame {
         self.id = self.id.wrapping_add(count as u16);
     }
 
-    /// Writes the next frame and returns its length. `frames_left` counts it too.
+    /// Writes the next frame and returns its length. `frames_left` includes this frame.
     #[inline]
     pub(super) fn write_next(&mut self, frame: &[u8], out: &mut [u8], frames_left: usize) -> usize {
         let len = self.next_len(frames_left);
@@ -175,8 +176,8 @@ impl SuperFrame {
         len
     }
 
-    /// Writes up to `count` frames, as many as are of one shape, each to the front of its slot, and returns their
-    /// number.
+    /// Writes up to `count` next frames of one shape, each to the front of its slot. Returns the number of written
+    /// frames.
     pub(super) fn write_some(
         &mut self,
         frame: &[u8],
@@ -209,8 +210,8 @@ impl SuperFrame {
         checksum::write_frames(&run, &head, payload, out, |n| changes.of(n));
     }
 
-    /// Returns the heads of the next frames, of one shape, at most `count` of them. Returns `None` for headers that are
-    /// too long, frames that are too short, and fragments.
+    /// Returns the heads of at most `count` next frames of one shape. Returns `None` if the headers are too long or the
+    /// frames too short, and for fragments.
     pub(super) fn heads(&mut self, frame: &[u8], count: usize, frames_left: usize) -> Option<Heads> {
         if frames_left <= self.reshape_at {
             self.take_shape(frames_left);
@@ -233,7 +234,7 @@ impl SuperFrame {
         })
     }
 
-    /// Returns the headers of this shape, with the places of the changing words. Returns `None` for a frame shorter
+    /// Returns the headers of this shape, with the offsets of the changing words. Returns `None` for a frame shorter
     /// than the minimum for a head.
     fn head<'a>(&self, frame: &'a [u8]) -> Option<Head<'a>> {
         let (network, transport) = (self.layout.network_start, self.layout.transport_start);
@@ -253,12 +254,12 @@ impl SuperFrame {
             fixed: [self.network_len(), self.transport_word(frame)].map(|(at, value)| (at as u8, value)),
             places,
             checksum_at: self.layout.checksum_field(),
-            // Linux writes a TCP segment's checksum of 0 as it is: only UDP gives 0 a meaning.
+            // Linux writes a TCP checksum of 0 unchanged, because 0 has a special meaning only in UDP.
             checksum_zero: if is_tcp { 0 } else { u16::MAX },
         })
     }
 
-    /// Returns the words that change between frames from here on.
+    /// Returns the changing words of the next frames.
     fn changes(&self) -> Changes {
         let (sequence, sequence_step) = match self.kind {
             Kind::Tcp { sequence, .. } => (sequence.wrapping_add(self.written as u32), self.segment_len as u32),
@@ -273,7 +274,7 @@ impl SuperFrame {
         }
     }
 
-    /// Writes one frame without a [`Head`]: for long headers, a short frame, or a fragment.
+    /// Writes one frame without a [`Head`]. For a frame with long headers, a short frame, or a fragment.
     #[inline(never)]
     fn write_without_head(&self, frame: &[u8], out: &mut [u8]) {
         out[..self.headers_end].copy_from_slice(&frame[..self.headers_end]);
@@ -307,7 +308,7 @@ impl SuperFrame {
             Kind::Tcp { flags, first_only, .. } => {
                 Sum::word(u16::from(flags_of(flags, first_only, self.shape))).plus(transport_len)
             }
-            // The length counts twice: in the pseudo-header and in the header.
+            // The UDP length is added twice: for the pseudo-header and for the UDP header.
             _ => transport_len.plus(transport_len),
         };
         self.transport_sum = self.fixed_transport_sum.plus(added);
@@ -331,7 +332,7 @@ impl SuperFrame {
         }
     }
 
-    /// Returns the offset of the network header's length, and its value in this shape.
+    /// Returns the offset and the value of the IP header's length field in this shape.
     fn network_len(&self) -> (usize, u16) {
         let at = self.layout.network_start;
         let packet_len = (self.frame_len - at) as u16;
@@ -341,8 +342,8 @@ impl SuperFrame {
         }
     }
 
-    /// Returns the offset and the value of the transport header's word that differs between shapes: TCP's flags with
-    /// the byte before, or UDP's length.
+    /// Returns the offset and the value of the transport header's word that differs between shapes. This is the word
+    /// with TCP's flags, or UDP's length.
     fn transport_word(&self, headers: &[u8]) -> (usize, u16) {
         let at = self.layout.transport_start;
         match self.kind {
@@ -362,7 +363,8 @@ impl SuperFrame {
         }
     }
 
-    /// Writes the fields of a fragment. Fragments share the datagram's ID and its checksum, carried by the first one.
+    /// Writes the fields of a fragment. All fragments carry the datagram's ID, and the first carries the datagram's
+    /// checksum.
     fn write_fragment_fields(&self, frame: &[u8], out: &mut [u8]) {
         let Kind::Fragments { id, udp_checksum } = self.kind else { return };
         let at = self.layout.network_start;
@@ -391,7 +393,7 @@ impl SuperFrame {
 #[derive(Clone, Copy, Debug)]
 struct Changes {
     id: u16,
-    /// `SuperFrame::network_sum`, folded.
+    /// Folded `SuperFrame::network_sum`.
     network_sum: u16,
     sequence: u32,
     sequence_step: u32,
@@ -401,16 +403,16 @@ struct Changes {
 /// The headers of the segments of a super-frame, for a caller that writes the frames itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Heads {
-    /// All headers but for the IPv4 ID, the IPv4 header checksum and the fields written by [`Heads::write_transport`].
+    /// All headers, except the IPv4 ID, the IPv4 header checksum and the fields written by [`Heads::write_transport`].
     /// Bytes past `len` are undefined.
     pub(crate) bytes: [u8; Head::LEN_MAX],
-    /// Bytes of all headers.
+    /// Length of all headers in bytes.
     pub(crate) len: usize,
-    /// Offset of the first frame's payload in the super-frame. The others follow.
+    /// Offset of the first frame's payload in the super-frame. The payloads of the other frames follow.
     pub(crate) payload_at: usize,
-    /// Bytes of payload in each frame.
+    /// Payload length of each frame in bytes.
     pub(crate) segment_len: usize,
-    /// The number of frames for these heads.
+    /// Number of frames with these headers.
     pub(crate) frames: usize,
     is_tcp: bool,
     changes: Changes,
@@ -426,8 +428,8 @@ impl Heads {
         self.changes.id(n)
     }
 
-    /// Writes the last `count` bytes of the headers to the end of `place`. Bytes of `place` before them are undefined
-    /// then: the usual number is copied in one piece of a length known to the compiler.
+    /// Writes the last `count` bytes of the headers to the end of `place`. Bytes of `place` before these are then
+    /// undefined, because a usual `count` is copied as one block of constant length.
     #[inline]
     pub(crate) fn copy_last_to(&self, place: &mut [u8], count: usize) {
         const USUAL: usize = 32;
@@ -440,7 +442,7 @@ impl Heads {
         }
     }
 
-    /// Writes sequence number and checksum of the `n`th frame to its transport header, a copy of that in
+    /// Writes sequence number and checksum of the `n`th frame to `header`, a copy of the transport header in
     /// [`Heads::bytes`].
     #[inline]
     pub(crate) fn write_transport(&self, n: usize, header: &mut [u8], payload_sum: Sum) {
@@ -459,7 +461,7 @@ impl Changes {
         self.sequence.wrapping_add((n as u32).wrapping_mul(self.sequence_step))
     }
 
-    /// Linux writes a TCP segment's checksum of 0 as it is: only UDP gives 0 a meaning.
+    /// Linux writes a TCP checksum of 0 unchanged, because 0 has a special meaning only in UDP.
     #[inline]
     fn write_transport(&self, n: usize, is_tcp: bool, header: &mut [u8], payload_sum: Sum) {
         let sum = self.transport_sum.plus(payload_sum);
@@ -472,7 +474,7 @@ impl Changes {
         put16(header, TCP_CHECKSUM_OFFSET, sum.plus(Sum::long(sequence)).checksum());
     }
 
-    /// Returns the words of the `n`th frame from here on, and the sum of its headers.
+    /// Returns the changing words of the `n`th next frame, and the sum of its headers.
     #[inline]
     fn of(&self, n: usize) -> (HeadWords, Sum) {
         let id = self.id(n);
@@ -484,7 +486,7 @@ impl Changes {
     }
 }
 
-/// Returns the flags for a shape: `first_only` stands on the first frame only, FIN and PSH on the last only.
+/// Returns the flags for a shape: only the first frame carries `first_only`, and only the last carries FIN and PSH.
 fn flags_of(flags: u8, first_only: u8, shape: Shape) -> u8 {
     match shape {
         Shape::First => flags & !(TCP_FIN | TCP_PSH),
@@ -497,15 +499,15 @@ fn check_kind(layout: &FrameLayout, segmentation: Segmentation) -> Result<(), Re
     let fits = match segmentation.kind {
         SegmentationKind::Tcp4 => layout.network == Network::Ipv4 && layout.transport == Transport::Tcp,
         SegmentationKind::Tcp6 => layout.network == Network::Ipv6 && layout.transport == Transport::Tcp,
-        // UDP has no CWR: Linux refuses the bit.
+        // UDP has no CWR, and Linux refuses the bit.
         SegmentationKind::Udp => layout.transport == Transport::Udp && segmentation.cwr == Cwr::Unmarked,
         SegmentationKind::UdpFragments => layout.transport == Transport::Udp,
     };
     if fits { Ok(()) } else { Err(Refused::Kind) }
 }
 
-/// Checks the place of a requested checksum: it must be the transport's. TCP and UFO may leave it out, as the sum of
-/// the pseudo-header is then computed here; USO must not.
+/// Checks that a requested checksum names the transport's field. TCP and UFO requests can omit the checksum, because
+/// the pseudo-header's sum is then computed here. USO requests must not omit it.
 fn check_checksum_place(
     layout: &FrameLayout,
     partial: Option<PartialChecksum>,
@@ -534,7 +536,7 @@ fn plan_kind(frame: &[u8], layout: &FrameLayout, segmentation: Segmentation, pol
     }
 }
 
-/// Computes the UDP checksum over the whole datagram. Its first fragment alone carries it.
+/// Computes the UDP checksum over the whole datagram. Only the first fragment carries the checksum.
 fn datagram_checksum(frame: &[u8], layout: &FrameLayout) -> u16 {
     let at = layout.transport_start;
     let sum = checksum::pseudo_header(frame, layout, layout.transport_len() as u32)
@@ -556,12 +558,12 @@ fn network_sum(frame: &[u8], layout: &FrameLayout, is_fragments: bool) -> Sum {
         .plus(checksum::sum(&header[12..]))
 }
 
-/// Returns the part of the transport checksum common to all frames: without length, payload and the words added by
-/// [`SuperFrame::take_shape`] and [`Changes::write_transport`].
+/// Returns the part of the transport checksum common to all frames. Length, payload and the words added by
+/// [`SuperFrame::take_shape`] and [`Changes::write_transport`] are excluded.
 fn transport_sum(frame: &[u8], layout: &FrameLayout, partial: Option<PartialChecksum>) -> Sum {
     let header = &frame[layout.transport_start..layout.payload_start];
     let pseudo = match partial {
-        // The host's field, less the length: the host knows the final destination of a source route.
+        // The host's field minus the length, because the host knows the final destination of a source route.
         Some(p) => Sum::word(be16(frame, p.field())).minus(Sum::long(layout.transport_len() as u32)),
         None => checksum::pseudo_header(frame, layout, 0),
     };

@@ -1,16 +1,18 @@
-//! Super-frames in a tunnel, as Linux hands them over on a packet socket: segmentation and checksum are requested for
-//! the inner packet, and no field names the tunnel.
+//! Super-frames in a tunnel, as delivered by Linux on a packet socket. Segmentation and checksum are requested for the
+//! inner packet, and no field names the tunnel.
 //!
-//! No virtio header of 12 bytes describes them, so [`TunnelSegmenter`] turns each into frames that one describes:
+//! A virtio header of 12 bytes cannot describe such super-frames. So [`TunnelSegmenter`] turns each super-frame into
+//! frames that such a header can describe:
 //!
 //! | outer packet | frames |
 //! |---|---|
-//! | UDP: VXLAN, VXLAN-GPE, Geneve, FOU, GUE | UDP super-frames; each datagram is an inner segment behind the tunnel's headers |
+//! | UDP: VXLAN, VXLAN-GPE, Geneve, FOU, GUE | UDP super-frames; each datagram is the tunnel's headers and one inner segment |
 //! | GRE (with key or checksum), IP in IP | one complete frame per inner segment |
 //!
-//! The outer UDP checksum is requested also where the sender left it out: USO knows no datagrams without one, and every
-//! endpoint must accept one (RFC 7348 4, RFC 8926 3.3, RFC 6935 5). Everything else equals the output of Linux' GSO.
-//! Refused: a second tunnel inside, GRE with sequence numbers, remote checksum offload, inner extension headers.
+//! The outer UDP checksum is requested even if the sender omitted it. USO does not support datagrams without a
+//! checksum, and every endpoint must accept one (RFC 7348 4, RFC 8926 3.3, RFC 6935 5). All other bytes equal the
+//! output of Linux' GSO. The following are refused: a second tunnel inside, GRE with sequence numbers, remote checksum
+//! offload, inner extension headers.
 
 use super::{Refused, SegmentPolicy, Segmenter};
 use crate::checksum;
@@ -26,43 +28,45 @@ use crate::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 const PROTOCOLS_IP_IN_IP: [u8; 2] = [4, 41];
 /// Protocol number of GRE (RFC 2784).
 const PROTOCOL_GRE: u8 = 47;
-/// GRE's flags of an optional word each: checksum, key (RFC 2890 2). No other flag is understood.
+/// GRE's flag for the optional checksum word (RFC 2890 2). Flags other than checksum and key are not supported.
 const GRE_CHECKSUM: u16 = 0x8000;
+/// GRE's flag for the optional key word (RFC 2890 2).
 const GRE_KEY: u16 = 0x2000;
 const GRE_WORD_LEN: usize = 4;
-/// Length of the header of VXLAN, and of Geneve without options (RFC 7348 5, RFC 8926 3.4).
+/// Length of a VXLAN header, and of a Geneve header without options (RFC 7348 5, RFC 8926 3.4).
 const VXLAN_HEADER_LEN: usize = 8;
-/// Geneve's option length in units of 4 bytes, in its first byte.
+/// Mask for Geneve's option length in the first header byte, in units of 4 bytes.
 const GENEVE_OPTIONS: u8 = 0x3f;
-/// Remote checksum offload, in VXLAN's second byte (Linux `VXLAN_HF_RCO`): it excludes a complete inner checksum.
+/// Flag for remote checksum offload in VXLAN's second byte (Linux `VXLAN_HF_RCO`). With this flag, the inner checksum
+/// is not complete.
 const VXLAN_REMOTE_CHECKSUM: u8 = 0x20;
-/// Maximum of datagrams in a super-frame, as Linux' own GRO makes it (`UDP_GRO_CNT_MAX`).
+/// Maximum number of datagrams in a super-frame, as in Linux' GRO (`UDP_GRO_CNT_MAX`).
 const DATAGRAMS_MAX: u16 = 64;
 /// Maximum length of an IP packet.
 const PACKET_LEN_MAX: usize = u16::MAX as usize;
 /// Length of GUE's header without optional fields.
 const GUE_HEADER_LEN: usize = 4;
 
-/// Gives out the frames of one super-frame in a tunnel, one by one. The caller hands the same frame to every call.
+/// Writes the frames of one super-frame in a tunnel, one by one. The caller passes the same frame to every call.
 #[derive(Clone, Debug)]
 pub struct TunnelSegmenter {
     /// All headers before the inner IP header.
     head: Vec<u8>,
     outer: FrameLayout,
-    /// The request for the inner packet behind an Ethernet header of its own.
+    /// Request for the inner packet, placed after a separate Ethernet header.
     inner: TxMeta,
     pub(super) segments: Segmenter,
-    /// The IPv4 ID of the next outer packet.
+    /// IPv4 ID of the next outer packet.
     id: u16,
 }
 
 impl TunnelSegmenter {
-    /// Plans the frames of `frame`. Returns `None` if its request concerns the outermost transport, or nothing.
-    /// Otherwise two bytes before the inner IP header are overwritten.
+    /// Plans the output frames for `frame`. Returns `None` if the frame has no request, or a request for the outer
+    /// transport. Otherwise overwrites the two bytes before the inner IP header.
     ///
     /// # Errors
-    /// Returns an error if the tunnel is unknown, or the request cannot be done on these bytes; nothing may then be
-    /// sent.
+    /// Returns an error if the tunnel is unknown, or these bytes do not allow the request. The caller must then send
+    /// nothing.
     pub fn new(frame: &mut Frame<'_>) -> Result<Option<Self>, Refused> {
         let TxMeta { checksum: Some(partial), segmentation: Some(segmentation) } = frame.request() else {
             return Ok(None);
@@ -89,8 +93,8 @@ impl TunnelSegmenter {
         Ok(Some(Self { head, outer, inner, segments, id }))
     }
 
-    /// Writes the next frame to the front of `out`. Returns its length and its request; `None` when all are written, or
-    /// `out` is shorter than the next one.
+    /// Writes the next frame to the front of `out`. Returns the frame's length and request. Returns `None` after the
+    /// last frame, or if `out` is shorter than the next frame.
     pub fn write_next(&mut self, frame: &mut Frame<'_>, out: &mut [u8]) -> Option<(usize, TxMeta)> {
         let ethernet = self.head.len() - ETHERNET_HEADER_LEN;
         let inner = Frame::new(frame.bytes_mut().get_mut(ethernet..)?, self.inner);
@@ -102,7 +106,8 @@ impl TunnelSegmenter {
         let size = (tunnel.len() + self.segments.next_len()).saturating_sub(ETHERNET_HEADER_LEN);
         let (mut end, mut count) = (tunnel_at, 0);
         while count < segments_max && self.segments.frames_left() > 0 {
-            // The Ethernet header of the segment falls on bytes that are right already, or written next.
+            // The segment's Ethernet header overwrites bytes before the segment. These are restored from `kept`, or
+            // overwritten by the tunnel's headers.
             let at = end + tunnel.len() - ETHERNET_HEADER_LEN;
             let segment_end = at + self.segments.next_len();
             if segment_end > room {
@@ -126,7 +131,7 @@ impl TunnelSegmenter {
         Some((end, TxMeta { checksum, segmentation: (count > 1).then_some(datagrams) }))
     }
 
-    /// Writes the fields of the outer IP header that depend on the frame.
+    /// Writes the frame-dependent fields of the outer IP header.
     fn write_network(&self, out: &mut [u8]) {
         let at = self.outer.network_start;
         let packet_len = (out.len() - at) as u16;
@@ -142,7 +147,7 @@ impl TunnelSegmenter {
         put16(out, at + IPV4_CHECKSUM_OFFSET, checksum);
     }
 
-    /// Writes the fields of the outer UDP or GRE header that depend on the frame. Returns the checksum to be completed.
+    /// Writes the frame-dependent fields of the outer UDP or GRE header. Returns the checksum to be completed, if any.
     fn write_transport(&self, out: &mut [u8]) -> Option<PartialChecksum> {
         let at = self.outer.transport_start;
         if self.outer.transport == Transport::Udp {
@@ -159,7 +164,8 @@ impl TunnelSegmenter {
     }
 }
 
-/// Returns the start of the inner packet: the headers of a known tunnel end there, and its own at `transport`.
+/// Returns the offset of the inner packet. The headers of a known tunnel end at this offset, and the inner headers end
+/// at `transport`.
 fn inner_packet(frame: &[u8], outer: &FrameLayout, transport: usize) -> Option<usize> {
     let packet = |at| ends_at(frame, at, transport).then_some(at);
     let behind_ethernet = |at: usize| link_header_len(frame.get(at..)?).ok().and_then(|len| packet(at + len));
@@ -187,7 +193,8 @@ fn inner_packet(frame: &[u8], outer: &FrameLayout, transport: usize) -> Option<u
     }
 }
 
-/// Returns whether an IP header begins at `at` and ends at `end`. The checksum of IPv4 tells it from other bytes.
+/// Returns whether an IP header begins at `at` and ends at `end`. The IPv4 header checksum distinguishes a header from
+/// other bytes.
 fn ends_at(frame: &[u8], at: usize, end: usize) -> bool {
     let Some(header) = frame.get(at..end) else { return false };
     match header.first() {

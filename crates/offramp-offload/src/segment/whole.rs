@@ -1,4 +1,4 @@
-//! The headers of a super-frame for a receiver of the whole frame.
+//! Repair of a super-frame's headers, for a receiver of the whole frame.
 
 use crate::checksum::{ipv4_header_is_good, pseudo_header, sum};
 use crate::frame::Frame;
@@ -9,10 +9,10 @@ use crate::layout::{
 use crate::meta::SegmentationKind;
 
 /// Repairs the headers of a frame with a segmentation request: IP and UDP lengths, the IPv4 header checksum, and the
-/// length in the sum of the pseudo-header. Segmenting derives them from the frame; a receiver of the whole frame reads
-/// them. Drivers may leave them out, as their systems do: NDIS, DPDK, some BSDs.
+/// length in the pseudo-header's sum. A segmenter derives these fields from the frame, but a receiver of the whole
+/// frame reads them. Drivers for NDIS, DPDK and some BSDs can omit these fields.
 ///
-/// Writes nothing to right fields. A packet too long for its length fields stays as it is.
+/// Does not write to correct fields. A packet too long for its length fields stays unchanged.
 #[inline]
 pub fn repair_headers(frame: &mut Frame<'_>) {
     if frame.request().segmentation.is_some() {
@@ -36,7 +36,7 @@ fn repair(frame: &mut Frame<'_>) {
     let is_single = segmented_len <= usize::from(segmentation.size);
     let written_len = be16(bytes, len_at);
     if is_single && written_len != 0 && written_len != len {
-        return; // Padding may follow a packet of one segment.
+        return; // Padding can follow a packet of one segment.
     }
     write(bytes, len_at, len);
     if layout.transport == Transport::Udp {
@@ -52,8 +52,8 @@ fn repair(frame: &mut Frame<'_>) {
     }
 }
 
-/// Completes a sum of the pseudo-header without the length (NDIS, and DPDK's `rte_ipv4_phdr_cksum`), and fills an empty
-/// field. Any other value stays: the host knows the final destination of a source route.
+/// Adds the length to a pseudo-header's sum without length (NDIS, and DPDK's `rte_ipv4_phdr_cksum`), and fills an empty
+/// field. Any other value stays, because the host knows the final destination of a source route.
 fn repair_pseudo_header(bytes: &mut [u8], layout: &FrameLayout) {
     if layout.transport == Transport::Opaque || layout.fragment || layout.network_options {
         return;
@@ -65,7 +65,7 @@ fn repair_pseudo_header(bytes: &mut [u8], layout: &FrameLayout) {
     }
 }
 
-/// Writes a word unless it is there already: a write would dirty the cache line.
+/// Writes a word unless the field already has this value: a write would dirty the cache line.
 #[inline]
 fn write(bytes: &mut [u8], at: usize, value: u16) {
     if be16(bytes, at) != value {
