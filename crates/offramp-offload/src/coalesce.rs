@@ -23,9 +23,9 @@
 //! |---|---|
 //! | next in sequence, same headers, same length as the first | is coalesced |
 //! | next in sequence, same headers, but shorter, or with PSH or FIN | is coalesced, and closes the aggregate |
-//! | longer; after a gap; other header fields; beyond the aggregate's limit | closes the aggregate, and starts one if allowed |
-//! | PSH or FIN without a matching aggregate; no payload; SYN, RST, URG | is delivered alone, after its flow's aggregate |
-//! | CWR without `RSC_ACCECN`; IPv4 options; over 192 bytes of headers | is delivered alone, after its flow's aggregate |
+//! | longer; after a gap; other headers; beyond the aggregate's limit | closes the aggregate, and starts one if allowed |
+//! | PSH or FIN without an aggregate; no payload; SYN, RST, URG | is delivered alone, after its flow's aggregate |
+//! | CWR without `RSC_ACCECN`; IPv4 options; headers > 192 bytes | is delivered alone, after its flow's aggregate |
 //! | UDP without checksum; with a trailer | is delivered alone, after its flow's aggregate |
 //!
 //! The IPv4 IDs of an aggregate increase by one per frame or, with DF set, are all equal. The second frame selects one

@@ -8,11 +8,11 @@
 //!                                                               |<-------- encrypted ------------>|
 //! ```
 //!
-//! The payload stays in place: [`OutboundSa::seal_in_place`] moves the headers before it down, [`InboundSa::open`]
-//! moves them up again. [`OutboundSa::seal`] copies into another buffer, and [`SealedSegments`] segments a super-frame
-//! first.
+//! The payload stays in place: [`OutboundSa::seal_in_place`] moves the headers towards lower addresses, and
+//! [`InboundSa::open`] moves them back. [`OutboundSa::seal`] copies into another buffer. [`SealedSegments`] segments a
+//! super-frame first.
 //!
-//! | what | where it is written |
+//! | feature | source |
 //! |---|---|
 //! | AES-GCM-16 | RFC 4106 |
 //! | ChaCha20-Poly1305 | RFC 7634 |
@@ -24,10 +24,10 @@
 //! | UDP encapsulation | RFC 3948 |
 //! | DF, DSCP, ECN of tunnels | RFC 4301 5.1.2, RFC 6040 |
 //!
-//! A tunnel leaves the inner TTL alone: the packets are the host's own, and the adapter is no router.
-//! Keys come from outside; there is no key exchange here. [`xfrm`] reads Linux' associations.
+//! A tunnel does not decrement the inner TTL: the packets originate from the host, and the adapter is no router. The
+//! caller provides keys; this module has no key exchange. [`xfrm`] reads Linux' associations.
 //!
-//! Ciphers are those of a [`CipherLibrary`]: [`aws_lc`] by default.
+//! A [`CipherLibrary`] provides the ciphers, by default [`aws_lc`].
 
 mod aws_lc;
 mod cipher;

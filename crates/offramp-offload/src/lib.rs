@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`frame`] | a frame's bytes, the host's request and the layout as one value, parsed once |
 //! | [`layout`] | start of each header, end of the packet, fragment or whole packet |
-//! | [`checksum`] | computes, copies with checksum, verifies, completes and updates, in AVX-512, AVX2 and portable code |
+//! | [`checksum`] | computes, copies, verifies, completes, updates; AVX-512, AVX2 and portable |
 //! | [`segment`] | segments a super-frame into the frames of the wire (TCP, UDP, IP fragments) |
 //! | [`coalesce`] | merges verified frames of a flow; segmentation of the result returns the original bytes |
 //! | [`esp`] | IPsec: seals and opens ESP in transport and tunnel mode, with anti-replay windows |

@@ -5,10 +5,11 @@ use super::suite::{AesKey, TAG_LEN};
 use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use aws_lc_rs::error::Unspecified;
 
-/// Longest packet that AES-GCM encrypts as a copy: for longer ones the trailer is handed over apart, at a small cost.
+/// Maximum length of a packet copied before its encryption with AES-GCM, bytes. For longer packets, the trailer is
+/// passed separately, at a small cost.
 const GCM_COPIED_LEN_MAX: usize = 512;
 
-/// The built-in library.
+/// The built-in cipher library.
 #[derive(Debug)]
 pub(super) struct AwsLc;
 
@@ -32,7 +33,7 @@ impl CipherLibrary for AwsLc {
             AeadAlgorithm::AesGcm(AesKey::Bits128) => (&AES_128_GCM, GCM_COPIED_LEN_MAX),
             AeadAlgorithm::AesGcm(AesKey::Bits192) => (&AES_192_GCM, GCM_COPIED_LEN_MAX),
             AeadAlgorithm::AesGcm(AesKey::Bits256) => (&AES_256_GCM, GCM_COPIED_LEN_MAX),
-            // A trailer apart costs it more than the copy of any packet.
+            // With ChaCha20-Poly1305, a separate trailer costs more than a copy of the packet, at any length.
             AeadAlgorithm::ChaCha20Poly1305 => (&CHACHA20_POLY1305, usize::MAX),
         };
         Ok(Box::new(Key { key: LessSafeKey::new(UnboundKey::new(algorithm, key)?), copied_len_max }))
@@ -41,7 +42,7 @@ impl CipherLibrary for AwsLc {
 
 struct Key {
     key: LessSafeKey,
-    /// Longest packet copied before its encryption from elsewhere, bytes.
+    /// Maximum length of a packet copied to `out` before its encryption, bytes.
     copied_len_max: usize,
 }
 

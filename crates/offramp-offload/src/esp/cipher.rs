@@ -1,6 +1,7 @@
-//! The ciphers of the suites; none is our own. AEADs are those of the chosen library, all others those of aws-lc.
+//! The ciphers of the suites. The chosen library provides the AEADs, and aws-lc provides all other ciphers. This crate
+//! implements none.
 //!
-//! The rest of the module sees only [`Protection`].
+//! Other parts of the `esp` module use only [`Protection`].
 
 use super::config::SaConfig;
 use super::error::{InvalidSa, SaFault};
@@ -18,12 +19,12 @@ use std::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-/// Bytes of the upper half of an extended sequence number, absent on the wire.
+/// Length of the upper half of an extended sequence number in bytes. The wire does not carry this half.
 const ESN_HIGH_LEN: usize = 4;
-/// Label for the derivation of the key that makes CBC's IVs.
+/// Label for the derivation of the key that generates CBC's IVs.
 const IV_KEY_LABEL: &[u8] = b"offramp ESP: IV of CBC";
 
-/// The places of a packet's parts in its frame, bytes from the start: ESP header, IV, encrypted part, check value.
+/// The offsets of a packet's parts in its frame, bytes from the start: ESP header, encrypted part, check value, end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parts {
     pub(super) esp_at: usize,
@@ -37,7 +38,7 @@ pub(super) struct Protection {
     kind: Kind,
     pub(super) spi: u32,
     pub(super) suite: Suite,
-    /// The suite's lengths and alignment, bytes.
+    /// Length of the suite's IV on the wire, bytes.
     pub(super) iv_len: usize,
     pub(super) icv_len: usize,
     pub(super) alignment: usize,
@@ -55,11 +56,11 @@ impl fmt::Debug for Protection {
 }
 
 enum Kind {
-    /// Encrypts and authenticates in one.
+    /// An AEAD, which encrypts and authenticates in one step.
     Aead(Box<dyn Aead>),
-    /// Authenticates all with an AEAD that encrypts nothing.
+    /// An AEAD used for authentication only, without encryption.
     Gmac(Box<dyn Aead>),
-    /// Encrypts, if at all, then authenticates.
+    /// A CBC cipher, if any, followed by an HMAC.
     Mac { cbc: Option<Box<Cbc>>, key: Box<hmac::Key> },
 }
 
@@ -104,7 +105,7 @@ impl Protection {
         })
     }
 
-    /// Makes the cipher of an association.
+    /// Returns the keyed cipher of an association.
     pub(super) fn of(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         let (encryption, integrity) = (config.encryption_key.bytes(), config.integrity_key.bytes());
         Self::new(config.spi, config.suite, encryption, integrity, config.esn, library)
@@ -116,14 +117,14 @@ impl Protection {
         matches!(self.kind, Kind::Aead(_)) && !self.has_implicit_iv
     }
 
-    /// Encrypts `packet`, with room for the check value at its end. Only for an AEAD.
+    /// Encrypts `packet` in place and writes the check value to its end. Only for an AEAD.
     #[inline]
     pub(super) fn seal_usual(&self, packet: &mut [u8], sequence: u64) -> Result<(), CipherFailed> {
         let Kind::Aead(aead) = &self.kind else { return Err(CipherFailed) };
         aead.seal(self.nonce(sequence), self.aad(sequence), packet)
     }
 
-    /// As [`Protection::seal_usual`], from a body and a trailer elsewhere.
+    /// Does the same as [`Protection::seal_usual`], but reads body and trailer from other memory.
     #[inline]
     pub(super) fn seal_usual_from(
         &self,
@@ -135,22 +136,23 @@ impl Protection {
         aead.seal_from(self.nonce(sequence), self.aad(sequence), from[0], from[1], packet)
     }
 
-    /// Checks and decrypts `packet`, with its check value at the end. Only for an AEAD.
+    /// Verifies and decrypts `packet`, which ends with the check value. Only for an AEAD.
     #[inline]
     pub(super) fn open_usual(&self, packet: &mut [u8], sequence: u64, counter_iv: u64) -> Result<(), CipherFailed> {
         let Kind::Aead(aead) = &self.kind else { return Err(CipherFailed) };
         aead.open(self.nonce(counter_iv), self.aad(sequence), packet)
     }
 
-    /// Returns ESP header and IV of such a suite as they lie in a packet: the IV is the sequence number.
+    /// Returns ESP header and IV in packet order, for a suite with the sequence number as IV.
     #[inline]
     pub(super) fn header_and_iv(&self, sequence: u64) -> [u8; ESP_HEADER_LEN + size_of::<u64>()] {
         let header = u64::from(self.spi) << u32::BITS | sequence & u64::from(u32::MAX);
         (u128::from(header) << u64::BITS | u128::from(sequence)).to_be_bytes()
     }
 
-    /// Writes ESP header and IV, encrypts the body in place and writes the check value. The IV is the sequence number
-    /// for the counter modes (RFC 4106 3.1). For CBC it is a block unpredictable without the key (RFC 3602 3).
+    /// Writes ESP header and IV, encrypts the body in place and writes the check value. For the counter modes, the IV
+    /// is the sequence number (RFC 4106 3.1). For CBC, the IV is a block that is unpredictable without the key (RFC
+    /// 3602 3).
     #[inline]
     pub(super) fn seal(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), CipherFailed> {
         let header = u64::from(self.spi) << u32::BITS | sequence & u64::from(u32::MAX);
@@ -167,8 +169,8 @@ impl Protection {
         self.seal_with_iv(frame, parts, sequence, sequence)
     }
 
-    /// As [`Protection::seal`], with header and IV written already; `counter_iv` is the IV of the
-    /// counter modes once more, in a register.
+    /// Does the same as [`Protection::seal`], but header and IV are already written. `counter_iv` repeats the IV of the
+    /// counter modes, in a register.
     #[inline]
     pub(super) fn seal_with_iv(
         &self,
@@ -181,8 +183,8 @@ impl Protection {
         key.seal(self.nonce(counter_iv), self.aad(sequence), &mut frame[parts.body_at..parts.end])
     }
 
-    /// Seals for the suites that encrypt, if at all, before they authenticate. A separate function keeps the path of
-    /// the others short.
+    /// Seals for suites with separate encryption (or none) before authentication. A separate function keeps the AEAD
+    /// path short.
     #[inline(never)]
     fn seal_in_two_steps(
         &self,
@@ -210,7 +212,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Checks the packet and decrypts the body in place. After a failure the body may hold anything.
+    /// Verifies the packet and decrypts the body in place. After a failure, the bytes of the body are unspecified.
     #[inline]
     pub(super) fn open(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), CipherFailed> {
         let Kind::Aead(key) = &self.kind else { return self.open_in_two_steps(frame, parts, sequence) };
@@ -218,7 +220,7 @@ impl Protection {
         key.open(nonce, self.aad(sequence), &mut frame[parts.body_at..parts.end])
     }
 
-    /// Opens for the suites that authenticate first, and then decrypt, if at all.
+    /// Opens for suites with separate authentication before decryption (or none).
     #[inline(never)]
     fn open_in_two_steps(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), CipherFailed> {
         match &self.kind {
@@ -237,7 +239,7 @@ impl Protection {
         }
     }
 
-    /// Returns the IV on the wire, or the sequence number in its place (RFC 8750 4).
+    /// Returns the IV on the wire, or the sequence number for an implicit IV (RFC 8750 4).
     #[inline]
     fn counter_iv_of(&self, frame: &[u8], parts: &Parts, sequence: u64) -> u64 {
         match frame[parts.esp_at + ESP_HEADER_LEN..].first_chunk() {
@@ -256,9 +258,9 @@ impl Protection {
         Aad::new(self.spi, sequence, self.is_extended)
     }
 
-    /// Lends `work` the packet from the SPI up to its check value, as GMAC covers it (RFC 4543 3.3): meanwhile the
-    /// upper half of an extended sequence number stands between SPI and lower half. The SPI moves into the bytes in
-    /// front, and these bytes of a header are restored.
+    /// Lends `work` the packet from the SPI up to the check value, in the form covered by GMAC (RFC 4543 3.3). During
+    /// the call, the upper half of an extended sequence number is stored between the SPI and the lower half. The SPI
+    /// moves four bytes forward, over bytes of another header, which are restored afterwards.
     fn with_whole_header<R>(&self, frame: &mut [u8], parts: &Parts, sequence: u64, work: impl FnOnce(&[u8]) -> R) -> R {
         if !self.is_extended {
             return work(&frame[parts.esp_at..parts.icv_at]);
@@ -274,7 +276,8 @@ impl Protection {
         result
     }
 
-    /// Authenticates SPI up to next header, then the upper half of an extended sequence number (RFC 4303 2.8).
+    /// Authenticates the bytes from the SPI to the next header, then the upper half of an extended sequence number (RFC
+    /// 4303 2.8).
     fn mac(&self, key: &hmac::Key, frame: &[u8], parts: &Parts, sequence: u64) -> hmac::Tag {
         let mut context = hmac::Context::with_key(key);
         context.update(&frame[parts.esp_at..parts.icv_at]);
@@ -303,13 +306,13 @@ fn mac_key(hmac: Hmac, key: &[u8]) -> Box<hmac::Key> {
     Box::new(hmac::Key::new(algorithm, key))
 }
 
-/// A block cipher in CBC mode, and the source of its IVs.
+/// A block cipher in CBC mode, and the generator of its IVs.
 struct Cbc {
     encrypting: EncryptingKey,
     decrypting: DecryptingKey,
-    /// Encrypts SPI and sequence number under a key of its own: unpredictable, as CBC needs its IV (NIST SP 800-38A
-    /// appendix C), and without a source of random numbers on the way of a packet. Due to the SPI the two directions of
-    /// one key have no IV in common.
+    /// Encrypts SPI and sequence number under a separate key. The result is unpredictable, as required for CBC's IV
+    /// (NIST SP 800-38A appendix C), and needs no random numbers per packet. The SPI ensures that the two directions of
+    /// one key share no IV.
     iv_maker: EncryptingKey,
     block_len: usize,
 }

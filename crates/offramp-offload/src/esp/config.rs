@@ -1,4 +1,4 @@
-//! The description of a security association, and the faults of an invalid one.
+//! The description of a security association, and its validation.
 
 use super::error::{InvalidSa, SaFault};
 use super::keys::SecretKey;
@@ -10,53 +10,53 @@ use super::tunnel::Tunnel;
 use super::udp::UdpPorts;
 use std::net::IpAddr;
 
-/// Smallest SPI of an association: 0 is local, 1 to 255 are reserved (RFC 4303 2.1).
+/// Minimum SPI of an association. SPI 0 is for local use, and SPIs 1 to 255 are reserved (RFC 4303 2.1).
 pub const SPI_MIN: u32 = 256;
 
 /// The encapsulation mode of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The transport header and the bytes after it are protected; the IP header stays (RFC 4303 3.1.1).
+    /// The transport header and the bytes after it are protected. The IP header stays in front (RFC 4303 3.1.1).
     Transport,
-    /// The whole IP packet is protected, after an outer IP header (RFC 4303 3.1.2).
+    /// The whole IP packet is protected and follows an outer IP header (RFC 4303 3.1.2).
     Tunnel(Tunnel),
 }
 
 /// A security association in one direction (RFC 4301 4.1).
 ///
-/// A counter-mode suite (GCM, ChaCha20, GMAC) must never meet the same key with the same sequence number twice: after a
+/// A counter-mode suite (GCM, ChaCha20, GMAC) must never use one sequence number twice with the same key. So after a
 /// restart a key continues with the number after the last `sequence` (RFC 4106 2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaConfig {
-    /// Security parameters index, [`SPI_MIN`] and up.
+    /// Security parameters index, [`SPI_MIN`] or higher.
     pub spi: u32,
     /// Cipher and integrity check.
     pub suite: Suite,
     /// Key of the cipher, followed by its salt if the suite has one.
     pub encryption_key: SecretKey,
-    /// Key of the HMAC; none for an AEAD.
+    /// Key of the HMAC. Empty for an AEAD.
     pub integrity_key: SecretKey,
-    /// Allows the suites for old peers only.
+    /// True to allow the suites that exist only for old peers.
     pub legacy: bool,
-    /// Transport or tunnel.
+    /// Transport or tunnel mode.
     pub mode: Mode,
-    /// Extended sequence numbers of 64 bits (RFC 4304).
+    /// True for extended sequence numbers of 64 bits (RFC 4304).
     pub esn: bool,
-    /// Anti-replay window of a receiver, packets.
+    /// Size of a receiver's anti-replay window, packets.
     pub replay_window: u32,
-    /// The last sequence number sent, or the highest received; 0 for a new association.
+    /// Last sequence number sent, or highest sequence number received. 0 for a new association.
     pub sequence: u64,
-    /// Ports of UDP encapsulation (RFC 3948), if it is used.
+    /// Ports of UDP encapsulation (RFC 3948), or `None` without encapsulation.
     pub udp: Option<UdpPorts>,
-    /// Seconds without a packet before a sender behind a NAT sends a NAT-keepalive (RFC 3948 4); `None` for never. The
-    /// owner of the wire sends it; see [`super::write_keepalive`].
+    /// Idle time in seconds before a sender behind a NAT sends a NAT-keepalive (RFC 3948 4), or `None` for no
+    /// keepalives. The owner of the wire sends the keepalive, see [`super::write_keepalive`].
     pub keepalive_seconds: Option<u32>,
     /// Limits in packets, bytes and time.
     pub lifetime: Lifetime,
-    /// The allowed clear packets; a receiver refuses all others (RFC 4301 5.2).
+    /// Selector of the allowed clear packets. A receiver refuses all other packets (RFC 4301 5.2).
     pub selector: Selector,
-    /// The outer destination of packets to this association. `None` takes any. A tunnel's own destination counts beside
-    /// it.
+    /// Outer destination of packets to this association, or `None` to accept any. A tunnel's destination is checked in
+    /// addition.
     pub destination: Option<IpAddr>,
 }
 
@@ -82,7 +82,7 @@ impl SaConfig {
         }
     }
 
-    /// Checks the description.
+    /// Validates the description.
     ///
     /// # Errors
     /// Returns the first fault as one line with the name of the association.

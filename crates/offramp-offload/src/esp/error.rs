@@ -5,13 +5,13 @@ use super::suite::Suite;
 use std::net::IpAddr;
 use strum::VariantArray;
 
-/// The reason to refuse a security association. Nothing of it is then installed.
+/// The reason to refuse a security association. Nothing is installed for a refused association.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("SA {spi:#010x}: {fault}")]
 pub struct InvalidSa {
-    /// Its SPI.
+    /// SPI of the association.
     pub spi: u32,
-    /// Its fault.
+    /// Fault of the association.
     pub fault: SaFault,
 }
 
@@ -30,71 +30,71 @@ pub enum SaFault {
         salt = if suite.has_salt() { " (4 of them salt)" } else { "" }
     )]
     EncryptionKeyLen {
-        /// The suite.
+        /// Suite of the association.
         suite: Suite,
-        /// The suite's key length, bytes.
+        /// Key length required by the suite, bytes.
         expected: usize,
-        /// The given length, bytes.
+        /// Given key length, bytes.
         given: usize,
     },
     /// The integrity key is too short or too long.
     #[error("{suite} takes an integrity key of {expected} bytes, this one has {given}")]
     IntegrityKeyLen {
-        /// The suite.
+        /// Suite of the association.
         suite: Suite,
-        /// The suite's key length, bytes.
+        /// Key length required by the suite, bytes.
         expected: usize,
-        /// The given length, bytes.
+        /// Given key length, bytes.
         given: usize,
     },
-    /// A legacy suite without `legacy`.
+    /// A legacy suite is used without the option `legacy`.
     #[error("{0} is only for old peers; set legacy = true to use it, or take aes128gcm16")]
     Legacy(Suite),
-    /// The cipher library refuses the key: parts of a 3DES key are weak or equal.
+    /// The cipher library refuses the key, because parts of a 3DES key are weak or equal.
     #[error("the encryption key is weak for {0}; make a new one at random")]
     WeakKey(Suite),
-    /// A window of this number of packets is not offered.
+    /// The size of the replay window is out of range. Holds the size in packets.
     #[error("a replay window of {0} packets is not offered; take {REPLAY_WINDOW_MIN} to {REPLAY_WINDOW_MAX}")]
     ReplayWindow(u32),
-    /// A sequence number that does not fit.
+    /// The sequence number exceeds 32 bits without ESN.
     #[error("sequence number {0} needs more than 32 bits; switch esn on, or make a new SA")]
     Sequence(u64),
-    /// The ends of a tunnel.
+    /// The two ends of a tunnel do not form a valid pair of addresses.
     #[error("the tunnel's source {source_address} and destination {destination} are of two IP versions")]
     TunnelAddresses {
-        /// The tunnel's source.
+        /// Source address of the tunnel.
         source_address: IpAddr,
-        /// The tunnel's destination.
+        /// Destination address of the tunnel.
         destination: IpAddr,
     },
-    /// A DSCP of more than six bits.
+    /// The DSCP has more than six bits.
     #[error("a DSCP has six bits, {0} is too large; take 0 to 63")]
     Dscp(u8),
-    /// A soft limit above its hard limit, or a limit of 0.
+    /// A soft limit exceeds its hard limit, or a limit is 0.
     #[error("lifetime in {unit}: soft {soft} and hard {hard} must be above 0, the soft one not behind")]
     Lifetime {
-        /// `packets`, `bytes` or `seconds`.
+        /// Unit of the limits: `packets`, `bytes` or `seconds`.
         unit: &'static str,
-        /// The soft limit.
+        /// Soft limit.
         soft: u64,
-        /// The hard limit.
+        /// Hard limit.
         hard: u64,
     },
-    /// Keepalives after this number of seconds, without UDP encapsulation or without a pause between them.
+    /// Keepalives are requested without UDP encapsulation, or with an interval of 0. Holds the interval in seconds.
     #[error("NAT-keepalives every {0} seconds need UDP encapsulation and at least 1 second; RFC 3948 uses 20")]
     Keepalive(u32),
-    /// UDP ports of 0.
+    /// A UDP port is 0.
     #[error("UDP encapsulation needs ports above 0; RFC 3948 uses 4500")]
     UdpPorts,
 }
 
-/// The reason to refuse a packet. Each has its own counter.
+/// The reason to refuse a packet. Each reason has its own counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, VariantArray)]
 pub enum Refused {
     /// No association has this SPI at this address.
     #[error("unknown SPI")]
     UnknownSpi,
-    /// The check value is wrong: the packet is not genuine, or the keys differ.
+    /// The check value is wrong, because the packet is not genuine, or the keys differ.
     #[error("bad integrity check value")]
     BadTag,
     /// The sequence number was accepted before.
@@ -103,13 +103,13 @@ pub enum Refused {
     /// The sequence number lies left of the window, or is 0.
     #[error("older than the replay window")]
     TooOld,
-    /// Truncated, not aligned, or with wrong padding or a broken packet inside.
+    /// The packet is truncated, not aligned, has wrong padding, or contains a malformed packet.
     #[error("malformed")]
     Malformed,
-    /// Genuine, but outside the association's selector, mode or encapsulation.
+    /// The packet is genuine, but does not match the association's selector, mode or encapsulation.
     #[error("against the policy of the SA")]
     Policy,
-    /// A fragment of a protected packet (RFC 4303 3.4.1).
+    /// The frame is a fragment of a protected packet (RFC 4303 3.4.1).
     #[error("a fragment of a protected packet")]
     Fragment,
     /// A hard lifetime is reached.
@@ -118,13 +118,13 @@ pub enum Refused {
     /// Congestion was marked on a packet without ECN (RFC 6040 4.2).
     #[error("congestion marked on a packet without ECN")]
     Congestion,
-    /// A dummy packet: genuine, but made only to be thrown away (RFC 4303 2.6).
+    /// The packet is a genuine dummy packet, sent only to be discarded (RFC 4303 2.6).
     #[error("dummy packet")]
     Dummy,
 }
 
 impl Refused {
-    /// Every reason, in the order of the counters.
+    /// All reasons, in the order of the counters.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 }
 
@@ -137,52 +137,52 @@ impl From<ReplayRefused> for Refused {
     }
 }
 
-/// Counts of refused packets, by reason.
+/// The numbers of refused packets by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusedCounts([u64; Refused::ALL.len()]);
 
 impl RefusedCounts {
-    /// Counts one.
+    /// Counts a packet refused for this reason.
     pub fn count(&mut self, reason: Refused) {
         self.0[reason as usize] += 1;
     }
 
-    /// Returns the count for this reason.
+    /// Returns the number of packets refused for this reason.
     pub fn of(&self, reason: Refused) -> u64 {
         self.0[reason as usize]
     }
 
-    /// Returns the count for all reasons.
+    /// Returns the total number of refused packets.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 }
 
-/// The reason to refuse a frame. No part of it may then go out.
+/// The reason to refuse to seal a frame. The caller must then send no part of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum SealRefused {
-    /// No IP packet: ESP has nothing to protect.
+    /// The frame contains no IP packet, so ESP has nothing to protect.
     #[error("not an IP packet")]
     NotIp,
-    /// A fragment in transport mode (RFC 4303 3.3.4).
+    /// The frame is a fragment, and the association uses transport mode (RFC 4303 3.3.4).
     #[error("a fragment cannot be sealed in transport mode; use a tunnel")]
     Fragment,
-    /// The sealed packet would exceed IP's maximum length.
+    /// The sealed packet would exceed the maximum length of an IP packet.
     #[error("the sealed packet would be longer than 65535 bytes")]
     TooLong,
     /// The buffer has no room in front of or after the frame.
     #[error("no room for the sealed frame in the buffer")]
     NoRoom,
-    /// The last sequence number was used (RFC 4303 3.3.3): this association sends nothing any more.
+    /// The last sequence number was used (RFC 4303 3.3.3). The association can send no further packet.
     #[error("sequence numbers are used up; make a new SA, or one with esn")]
     SequenceExhausted,
-    /// No more numbers are reserved ([`SharedOutbound::reserve`](super::SharedOutbound::reserve)).
+    /// No reserved sequence number is left (see [`SharedOutbound::reserve`](super::SharedOutbound::reserve)).
     #[error("the next sequence numbers are not reserved yet")]
     Unreserved,
     /// A hard lifetime is reached.
     #[error("the SA's hard lifetime is reached; make a new SA")]
     Expired,
-    /// The cipher library failed. It never should.
+    /// The cipher library failed, which is not expected to happen.
     #[error("the cipher library failed")]
     Cipher,
 }

@@ -1,33 +1,33 @@
-//! Key bytes: wiped, never shown, and compared in constant time.
+//! Key bytes that are wiped on drop, never printed, and compared in constant time.
 
 use aws_lc_rs::digest::{self, SHA256_OUTPUT_LEN};
 use std::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Bytes of a key's fingerprint.
+/// Length of a key's fingerprint in bytes.
 pub const FINGERPRINT_LEN: usize = SHA256_OUTPUT_LEN;
 
 /// Key bytes of a security association.
 ///
-/// They are overwritten with zeros when dropped, `Debug` shows their number alone, and comparing two keys takes the
-/// same time wherever they differ.
+/// The bytes are overwritten with zeros on drop. `Debug` prints only their number. A comparison of two keys takes the
+/// same time wherever the keys differ.
 #[derive(Clone)]
 pub struct SecretKey(Zeroizing<Vec<u8>>);
 
-/// The reason to refuse a text as a key. It says nothing of the text itself.
+/// The reason to refuse a text as a key. The message reveals nothing of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHex {
-    /// An odd number of digits.
+    /// The number of digits is odd.
     #[error("key: {0} hexadecimal digits make no whole number of bytes; give two digits per byte")]
     Odd(usize),
-    /// A character other than a hexadecimal digit.
+    /// A character is no hexadecimal digit.
     #[error("key: character {0} is no hexadecimal digit; give 0-9 and a-f, with or without 0x in front")]
     Digit(usize),
 }
 
 impl SecretKey {
-    /// Takes the bytes over; they are wiped when the key is dropped.
+    /// Makes a key from `bytes`. The bytes are wiped when the key is dropped.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
     }
@@ -37,7 +37,7 @@ impl SecretKey {
         Self::new(Vec::new())
     }
 
-    /// Reads hexadecimal digits, with or without `0x` in front, as `ip xfrm` prints them.
+    /// Parses hexadecimal digits, with or without the prefix `0x`, in the format of `ip xfrm`.
     ///
     /// # Errors
     /// Returns an error if the text contains another character (its position counts from 1) or an odd number of digits.
@@ -55,8 +55,8 @@ impl SecretKey {
         if high.is_some() { Err(InvalidHex::Odd(digits.len())) } else { Ok(Self(bytes)) }
     }
 
-    /// Returns the hexadecimal digits for [`SecretKey::from_hex`], to hand the key to its process. The text is wiped
-    /// when it is dropped. Never print or log it.
+    /// Returns the key as hexadecimal digits for [`SecretKey::from_hex`], to pass the key to another process. The text
+    /// is wiped on drop. Never print or log the text.
     pub fn to_hex(&self) -> Zeroizing<String> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = Zeroizing::new(String::with_capacity(2 * self.len()));
@@ -77,14 +77,14 @@ impl SecretKey {
         self.0.is_empty()
     }
 
-    /// Returns SHA-256 of the bytes: recognizes an earlier key without keeping it.
+    /// Returns the SHA-256 hash of the bytes. The hash identifies an earlier key without storing the key.
     pub fn fingerprint(&self) -> [u8; FINGERPRINT_LEN] {
         let mut fingerprint = [0; FINGERPRINT_LEN];
         fingerprint.copy_from_slice(digest::digest(&digest::SHA256, &self.0).as_ref());
         fingerprint
     }
 
-    /// Returns the bytes, for the cipher alone.
+    /// Returns the bytes, for use by the cipher only.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }

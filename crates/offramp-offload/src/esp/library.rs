@@ -1,14 +1,15 @@
-//! The interface to a library of ciphers. There are two: the built-in aws-lc ([`aws_lc`]), and ipsec-mb, loaded by
-//! `offramp_ports::ipsec_mb` if it is installed. Both are judged by the same vectors.
+//! The interface to a cipher library. Two libraries are supported: the built-in aws-lc ([`aws_lc`]), and ipsec-mb,
+//! loaded by `offramp_ports::ipsec_mb` if installed. The same test vectors apply to the two libraries.
 
 use super::aws_lc::AwsLc;
 use super::suite::{AesKey, Suite, TAG_LEN};
 use std::fmt;
 
-/// Bytes of the nonce of every AEAD here: salt and IV.
+/// Length of an AEAD's nonce (salt and IV) in bytes.
 pub const NONCE_LEN: usize = 12;
-/// Bytes of SPI and sequence number, and of the same with an extended one (RFC 4106 5).
+/// Length of SPI and sequence number in bytes (RFC 4106 5).
 const AAD_LEN: usize = 8;
+/// Length of SPI and extended sequence number in bytes (RFC 4106 5).
 const EXTENDED_AAD_LEN: usize = 12;
 
 /// The library refused a key or a length, or the packet is not genuine.
@@ -16,7 +17,7 @@ const EXTENDED_AAD_LEN: usize = 12;
 #[error("the cipher library refused, or the packet is not genuine")]
 pub struct CipherFailed;
 
-/// A cipher that encrypts and authenticates in one.
+/// A cipher that encrypts and authenticates in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AeadAlgorithm {
     /// AES in Galois/counter mode (NIST SP 800-38D) with a key of this length.
@@ -26,7 +27,7 @@ pub enum AeadAlgorithm {
 }
 
 impl AeadAlgorithm {
-    /// Returns the AEAD of a suite: only AES-GCM, GMAC and ChaCha20-Poly1305 have one.
+    /// Returns the AEAD of a suite. Returns `None` for suites other than AES-GCM, GMAC and ChaCha20-Poly1305.
     pub fn of(suite: Suite) -> Option<Self> {
         match suite {
             Suite::AesGcm16 { key, .. } | Suite::AesGmac { key } => Some(Self::AesGcm(key)),
@@ -36,26 +37,26 @@ impl AeadAlgorithm {
     }
 }
 
-/// Salt and IV (RFC 4106 4), twelve bytes. It travels in registers: pieced together in memory, the cipher's load would
-/// wait for the stores.
+/// A nonce of twelve bytes: salt and IV (RFC 4106 4). The nonce is passed in registers. If assembled in memory, the
+/// cipher's load would wait for the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce(u128);
 
 impl Nonce {
-    /// Joins salt and IV. `iv` goes on the wire big-endian.
+    /// Returns the nonce from salt and IV. `iv` is sent big-endian.
     #[inline]
     pub fn new(salt: [u8; 4], iv: u64) -> Self {
         Self(u128::from(u32::from_le_bytes(salt)) | u128::from(iv.swap_bytes()) << u32::BITS)
     }
 
-    /// Returns a number with the nonce as its first [`NONCE_LEN`] little-endian bytes; the others are 0.
+    /// Returns a number with the nonce as its first [`NONCE_LEN`] little-endian bytes. The other bytes are 0.
     #[inline]
     pub fn to_bits(self) -> u128 {
         self.0
     }
 }
 
-/// SPI and sequence number in the form authenticated by an AEAD (RFC 4106 5).
+/// The SPI and the sequence number in the form authenticated by an AEAD (RFC 4106 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aad {
     bits: u128,
@@ -63,16 +64,18 @@ pub struct Aad {
 }
 
 impl Aad {
-    /// Joins both numbers of a packet. The upper half of the sequence number counts only if it `is_extended`.
+    /// Returns the authenticated data from a packet's SPI and sequence number. The upper half of the sequence number is
+    /// used only if `is_extended` is true.
     #[inline]
     pub fn new(spi: u32, sequence: u64, is_extended: bool) -> Self {
-        // As it lies in memory: big-endian, and the upper half, if it counts, before the lower one.
+        // In memory order: big-endian, and the upper half, if used, before the lower half.
         let shift = if is_extended { 0 } else { u32::BITS };
         let number = sequence.swap_bytes() >> shift;
         Self { bits: u128::from(spi.swap_bytes()) | u128::from(number) << u32::BITS, is_extended }
     }
 
-    /// Returns a number with the authenticated bytes as its first [`Aad::len`] little-endian bytes; the others are 0.
+    /// Returns a number with the authenticated bytes as its first [`Aad::len`] little-endian bytes. The other bytes are
+    /// 0.
     #[inline]
     pub fn to_bits(self) -> u128 {
         self.bits
@@ -86,17 +89,17 @@ impl Aad {
     }
 }
 
-/// A keyed AEAD. The key is wiped when it is dropped, and tags are compared in constant time.
+/// A keyed AEAD. The key is wiped on drop, and tags are compared in constant time.
 ///
-/// Wrong lengths are refused as [`CipherFailed`], never with a panic.
+/// Wrong lengths cause the error [`CipherFailed`], never a panic.
 pub trait Aead: Send + Sync {
-    /// Encrypts `packet` in place but for its last [`TAG_LEN`] bytes, and writes the tag there.
+    /// Encrypts `packet` in place, except its last [`TAG_LEN`] bytes, and writes the tag to these bytes.
     ///
     /// # Errors
     /// Returns an error if `packet` has no room for a tag.
     fn seal(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed>;
 
-    /// Encrypts `clear` and then `trailer` into `out`. The last [`TAG_LEN`] bytes of `out` take the tag.
+    /// Encrypts `clear` and then `trailer` into `out`. Writes the tag to the last [`TAG_LEN`] bytes of `out`.
     ///
     /// # Errors
     /// Returns an error if the length of `out` is not the sum of the three lengths.
@@ -109,29 +112,28 @@ pub trait Aead: Send + Sync {
         out: &mut [u8],
     ) -> Result<(), CipherFailed>;
 
-    /// Checks the tag in the last [`TAG_LEN`] bytes of `packet` and decrypts the others in place.
+    /// Verifies the tag in the last [`TAG_LEN`] bytes of `packet` and decrypts the other bytes in place.
     ///
     /// # Errors
     /// Returns an error if the packet is not genuine. The bytes of `packet` are then unspecified.
     fn open(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed>;
 
-    /// Returns the tag over `covered` without encrypting it.
+    /// Returns the tag over `covered`, without encryption.
     ///
     /// # Errors
     /// Returns an error if the library fails.
     fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed>;
 }
 
-/// A library of AEADs. The suites without an AEAD (CBC and NULL with HMAC, 3DES) stay with aws-lc, regardless of the
-/// chosen library.
+/// A library of AEADs. The suites without an AEAD (CBC and NULL with HMAC, 3DES) always use aws-lc.
 pub trait CipherLibrary: Send + Sync {
-    /// `aws-lc`, `ipsec-mb`.
+    /// Returns the library's name: `aws-lc` or `ipsec-mb`.
     fn name(&self) -> &'static str;
 
-    /// Returns its version, or a note that it has none.
+    /// Returns the library's version, or a note that the library reports none.
     fn version(&self) -> &str;
 
-    /// Keys an AEAD; `key` is without salt.
+    /// Returns an AEAD with `key`. `key` excludes the salt.
     ///
     /// # Errors
     /// Returns an error if the key has a wrong length.

@@ -2,39 +2,39 @@
 
 /// Nanoseconds in a second.
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// Bytes of the longest IP packet: an IPv6 header and the largest value of its length field (RFC 8200 3).
+/// Length of the longest IP packet in bytes: an IPv6 header and the maximum of its length field (RFC 8200 3).
 const PACKET_LEN_MAX: usize = 40 + u16::MAX as usize;
 
-/// Limits of a security association. `None` is no limit.
+/// The limits of a security association. `None` means "no limit".
 ///
-/// Bytes are those of the clear IP packets, headers included. Seconds count from the first call of
-/// [`super::SharedOutbound::tick`] or [`super::SharedInbound::tick`]; only these know the time.
+/// Bytes count the clear IP packets, headers included. Seconds count from the first call of
+/// [`super::SharedOutbound::tick`] or [`super::SharedInbound::tick`]. Only these two functions receive the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Packets until a new association should be made.
+    /// Number of packets after which a new association should be made.
     pub soft_packets: Option<u64>,
-    /// Packets until the association is used up.
+    /// Number of packets after which the association expires.
     pub hard_packets: Option<u64>,
-    /// Bytes until a new association should be made.
+    /// Number of bytes after which a new association should be made.
     pub soft_bytes: Option<u64>,
-    /// Bytes until the association is used up.
+    /// Number of bytes after which the association expires.
     pub hard_bytes: Option<u64>,
-    /// Seconds until a new association should be made.
+    /// Seconds after which a new association should be made.
     pub soft_seconds: Option<u64>,
-    /// Seconds until the association is used up.
+    /// Seconds after which the association expires.
     pub hard_seconds: Option<u64>,
 }
 
-/// A limit reached by a packet or by time. Each is reported once.
+/// A limit reached by a packet or by time. Each limit is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LifetimeEvent {
-    /// A soft limit is reached: it is time to make a new association.
+    /// A soft limit is reached: a new association should be made.
     Soft,
-    /// A hard limit is reached: no packet follows.
+    /// A hard limit is reached. The association accepts no further packet.
     Hard,
 }
 
-/// Packets and bytes: the spent ones, or a limit. The largest number means "no limit".
+/// A number of packets and bytes: the used amount, or a limit. The maximum value means "no limit".
 #[derive(Clone, Copy, Debug)]
 struct Amount {
     packets: u64,
@@ -56,29 +56,29 @@ impl Amount {
     }
 }
 
-/// The spent part of a lifetime.
+/// The used part of a lifetime.
 #[derive(Clone, Debug)]
 pub(super) struct Spent {
-    /// A hard limit is reached.
+    /// True once a hard limit is reached.
     is_over: bool,
     used: Amount,
-    /// The nearest limit not reported yet.
+    /// Nearest limit that was not reported.
     next: Amount,
-    /// Below this a packet reaches no limit, and no number its end: the check costs two comparisons.
+    /// Amount below which no packet reaches a limit and no counter overflows. The check costs two comparisons.
     quiet: Amount,
     hard: Amount,
-    /// The soft limit; no limit once it was reported.
+    /// Soft limit, or "no limit" after the soft limit was reported.
     soft: Amount,
-    /// The event of a refused packet, because its result reports nothing.
+    /// Event caused by a refused packet, because the packet's result does not report the event.
     pending: Option<LifetimeEvent>,
     time: Time,
 }
 
-/// Limits of time in nanoseconds: durations until the first tick, moments after it.
+/// The time limits in nanoseconds: durations before the first tick, points in time after it.
 #[derive(Clone, Debug)]
 struct Time {
     has_begun: bool,
-    /// [`u64::MAX`] without a limit, and once it was reported.
+    /// Soft limit, or [`u64::MAX`] if there is none or it was reported.
     soft_ns: u64,
     hard_ns: u64,
 }
@@ -116,14 +116,14 @@ impl Spent {
         Self { is_over: false, used, next, quiet: quiet_below(next), hard, soft, pending: None, time }
     }
 
-    /// Checks the limits of time. Each is reported once.
+    /// Checks the time limits. Reports each limit once.
     pub(super) fn tick(&mut self, now_ns: u64) -> Option<LifetimeEvent> {
         let event = self.time.tick(now_ns);
         self.is_over |= event == Some(LifetimeEvent::Hard);
         event
     }
 
-    /// Returns the next time with a possible event of [`Spent::tick`]; now before the first tick.
+    /// Returns the next time at which [`Spent::tick`] can report an event. Before the first tick, this is now.
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         let Time { has_begun, soft_ns, hard_ns, .. } = self.time;
         let next = soft_ns.min(hard_ns);
@@ -149,15 +149,15 @@ impl Spent {
         self.is_over = true;
     }
 
-    /// Returns the number of packets of `packet_len` bytes left.
+    /// Returns how many more packets of `packet_len` bytes the hard limits allow.
     pub(super) fn packets_left(&self, packet_len: usize) -> u64 {
         let by_packets = self.hard.packets.saturating_sub(self.used.packets);
         let by_bytes = self.hard.bytes.saturating_sub(self.used.bytes).div_ceil((packet_len as u64).max(1));
         if self.hard.bytes == u64::MAX { by_packets } else { by_packets.min(by_bytes) }
     }
 
-    /// Counts a packet and returns true, unless the packet may reach a limit: then the caller must call
-    /// [`Spent::spend`].
+    /// Counts a packet and returns true if the packet cannot reach a limit. Otherwise returns false, and the caller
+    /// must call [`Spent::spend`].
     #[inline]
     pub(super) fn spend_quietly(&mut self, packet_len: usize) -> bool {
         debug_assert!(packet_len <= PACKET_LEN_MAX);
@@ -175,18 +175,18 @@ impl Spent {
         if self.spend_quietly(packet_len) { None } else { self.spend_run(1, packet_len) }
     }
 
-    /// Counts a genuine packet that is refused, as it has used the key too. [`Spent::take_pending`] reports a limit
-    /// reached by it.
+    /// Counts a genuine but refused packet, because this packet has used the key. [`Spent::take_pending`] reports a
+    /// limit reached by such a packet.
     pub(super) fn spend_refused(&mut self) {
         self.pending = self.spend(0).or(self.pending);
     }
 
-    /// Returns the last limit reached by refused packets, once.
+    /// Returns the last limit reached by a refused packet. Reports each event once.
     pub(super) fn take_pending(&mut self) -> Option<LifetimeEvent> {
         self.pending.take()
     }
 
-    /// Counts packets of `packet_len` bytes each.
+    /// Counts `packets` packets of `packet_len` bytes each.
     #[inline(never)]
     pub(super) fn spend_run(&mut self, packets: u64, packet_len: usize) -> Option<LifetimeEvent> {
         self.used.packets = self.used.packets.saturating_add(packets);
@@ -194,7 +194,7 @@ impl Spent {
         if self.used.reaches(self.next) { self.limit_reached() } else { None }
     }
 
-    /// Returns the event of a limit, or none if it was reached before.
+    /// Returns the event for a reached limit, or `None` if the event was already reported.
     #[cold]
     fn limit_reached(&mut self) -> Option<LifetimeEvent> {
         let (is_hard, is_soft) = (self.used.reaches(self.hard), self.used.reaches(self.soft));
@@ -210,7 +210,7 @@ impl Spent {
     }
 }
 
-/// Returns the amount below which no packet reaches the limit.
+/// Returns the amount below which a single packet cannot reach the limit.
 fn quiet_below(limit: Amount) -> Amount {
     Amount { packets: limit.packets.saturating_sub(1), bytes: limit.bytes.saturating_sub(PACKET_LEN_MAX as u64) }
 }

@@ -1,4 +1,4 @@
-//! The receiving side: an ESP packet becomes a clear frame again (RFC 4303 3.4).
+//! The receiving side: turns an ESP packet into a clear frame (RFC 4303 3.4).
 
 use super::cipher::{Parts, Protection};
 use super::config::SaConfig;
@@ -25,21 +25,21 @@ use std::net::IpAddr;
 /// Next header of a dummy packet (RFC 4303 2.6).
 pub const NEXT_HEADER_NONE: u8 = 59;
 
-/// The place of the clear frame, and the effects of opening it.
+/// The place of an opened frame, and the effects on the association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// First byte of the clear frame, counted from the start of the sealed one.
+    /// Offset of the clear frame's first byte from the start of the sealed frame.
     pub start: usize,
-    /// End of the clear frame, counted from the start of the sealed one.
+    /// Offset of the clear frame's end from the start of the sealed frame.
     pub end: usize,
-    /// The layout of the clear frame, counted from its start.
+    /// Layout of the clear frame, counted from the start of the clear frame.
     pub layout: FrameLayout,
-    /// Its sequence number.
+    /// Sequence number of the packet.
     pub sequence: u64,
-    /// The transport's checksum may be wrong for a reason: a NAT changed the addresses under it (RFC 3948 3.1.2). The
-    /// check value has proved the bytes; compute the checksum anew.
+    /// True if a NAT can have changed the addresses, which makes the transport checksum wrong (RFC 3948 3.1.2). The
+    /// check value proves the bytes, so the caller recomputes the checksum.
     pub checksum_is_stale: bool,
-    /// A lifetime that ended with this packet.
+    /// Lifetime that ended with this packet, if any.
     pub event: Option<LifetimeEvent>,
 }
 
@@ -50,31 +50,32 @@ impl Opened {
     }
 }
 
-/// The constant part of a receiving association: may be shared by threads.
+/// The constant part of a receiving association, which threads can share.
 ///
-/// For one thread [`InboundSa`] does all steps. Threads with a shared association lock the window twice: for
-/// [`ReplayWindow::check`] and, after [`Opener::decrypt`] without the lock, for [`ReplayWindow::advance`]. Of two
-/// threads with the same packet only one passes the last step. They count lifetimes themselves.
+/// For one thread, [`InboundSa`] does all steps. Threads with a shared association lock the window twice: for
+/// [`ReplayWindow::check`], and for [`ReplayWindow::advance`]. [`Opener::decrypt`] runs between the two steps, without
+/// the lock. If two threads have the same packet, only one thread passes the last step. The threads count lifetimes
+/// themselves.
 #[derive(Debug)]
 pub struct Opener {
     protection: Protection,
     is_tunnel: bool,
     is_encapsulated: bool,
-    /// An AEAD with its IV on the wire, transport mode, no UDP, no selector.
+    /// True for an AEAD with its IV on the wire, transport mode, no UDP, no selector.
     is_common: bool,
-    /// `None` takes every packet.
+    /// Selector of the clear packets, or `None` to accept every packet.
     selector: Option<Selector>,
     destination: Option<IpAddr>,
 }
 
-/// A genuine packet, decrypted in its frame.
+/// A genuine packet, decrypted in place.
 #[derive(Clone, Copy, Debug)]
 pub struct Decrypted {
     parts: Parts,
 }
 
 impl Opener {
-    /// Makes the part from the association's description.
+    /// Makes an opener from the association's description.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -82,7 +83,7 @@ impl Opener {
         Self::with_library(config, aws_lc())
     }
 
-    /// As [`Opener::new`], with the ciphers of `library`, if it has them.
+    /// Does the same as [`Opener::new`], with the ciphers of `library` where available.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -112,13 +113,13 @@ impl Opener {
         self.protection.suite
     }
 
-    /// Returns the name of its cipher library.
+    /// Returns the name of the cipher library.
     pub fn library_name(&self) -> &'static str {
         self.protection.library_name
     }
 
-    /// Returns the usual kind of a packet for the fast path of [`InboundSa::open`]. The result of that path is the
-    /// same.
+    /// Returns the kind of usual headers if the packet qualifies for the fast path of [`InboundSa::open`]. The fast
+    /// path has the same result.
     #[inline]
     fn usual(&self, layout: &FrameLayout, packet: &EspPacket) -> Option<Usual> {
         let is_common = self.is_common
@@ -129,7 +130,7 @@ impl Opener {
         if is_common { Usual::of(layout) } else { None }
     }
 
-    /// Returns true for a packet whose outer header is for this association.
+    /// Returns true if the packet's outer destination is valid for this association.
     #[inline]
     pub fn is_addressed(&self, frame: &Frame<'_>) -> bool {
         let Ok((frame, layout)) = frame.parts() else { return false };
@@ -139,15 +140,14 @@ impl Opener {
         }
     }
 
-    /// Checks the packet and decrypts it in place. `sequence` is the result of [`ReplayWindow::check`].
+    /// Verifies the packet and decrypts it in place. `sequence` is the result of [`ReplayWindow::check`].
     ///
     /// # Errors
-    /// [`Refused::UnknownSpi`], [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged, or
-    /// [`Refused::BadTag`]: then its payload may hold anything.
-    #[inline]
+    /// Returns [`Refused::UnknownSpi`], [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged. Returns
+    /// [`Refused::BadTag`] for a wrong check value. The bytes of the payload are then unspecified.
     pub fn decrypt(&self, frame: &mut Frame<'_>, packet: &EspPacket, sequence: u64) -> Result<Decrypted, Refused> {
         let (frame, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
-        // The check value is over the association's own SPI and the given number: they must be the packet's.
+        // The check value covers the association's SPI and the given number, so these must equal the packet's.
         if packet.spi != self.protection.spi {
             return Err(Refused::UnknownSpi);
         }
@@ -159,7 +159,7 @@ impl Opener {
         Ok(Decrypted { parts })
     }
 
-    /// Checks a packet before decryption: its IP header, encapsulation, lengths, alignment.
+    /// Checks IP header, encapsulation, lengths and alignment before decryption.
     #[inline]
     fn parts_of(&self, frame: &[u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Parts, Refused> {
         if packet.is_encapsulated != self.is_encapsulated {
@@ -170,7 +170,7 @@ impl Opener {
         }
         let esp_at = if packet.is_encapsulated { layout.payload_start } else { layout.transport_start };
         if packet.esp_at != esp_at {
-            return Err(Refused::Malformed); // A packet of another frame.
+            return Err(Refused::Malformed); // The packet belongs to another frame.
         }
         let body_at = packet.esp_at + ESP_HEADER_LEN + self.protection.iv_len;
         let icv_at = layout.packet_end.checked_sub(self.protection.icv_len).ok_or(Refused::Malformed)?;
@@ -182,8 +182,8 @@ impl Opener {
         Ok(Parts { esp_at: packet.esp_at, body_at, icv_at, end: layout.packet_end })
     }
 
-    /// Unwraps a decrypted packet: headers move up to the payload, and the payload stays in place. `frame` then is the
-    /// clear one.
+    /// Unwraps a decrypted packet. Moves the headers up to the payload, which stays in place. Afterwards `frame` is the
+    /// clear frame.
     ///
     /// # Errors
     /// Returns [`Refused::Malformed`], [`Refused::Policy`], [`Refused::Congestion`] or [`Refused::Dummy`].
@@ -214,7 +214,7 @@ impl Opener {
 #[inline]
 fn read_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
     if let Some(tail) = frame.last_chunk() {
-        // Decrypted bytes are read once, as one word.
+        // The decrypted bytes are read once, as one word.
         let word = u64::from_le_bytes(*tail);
         let (next_header, pad_len) = ((word >> (7 * u8::BITS)) as u8, usize::from((word >> (6 * u8::BITS)) as u8));
         let payload_end = frame.len().wrapping_sub(TRAILER_FIELDS_LEN + pad_len);
@@ -227,7 +227,7 @@ fn read_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
     read_any_trailer(frame, body_at)
 }
 
-/// As [`read_trailer`], byte by byte.
+/// Does the same as [`read_trailer`], byte by byte.
 #[inline(never)]
 fn read_any_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
     let &[.., pad_len, next_header] = frame else { return Err(Refused::Malformed) };
@@ -257,17 +257,17 @@ fn unwrap_transport(
     Ok((start, clear_layout))
 }
 
-/// The contents of a decrypted body.
+/// The parsed contents of a decrypted body.
 struct Clear {
     protocol: u8,
     transport: Transport,
-    /// Bytes of transport header and payload.
+    /// Length of transport header and payload in bytes.
     len: usize,
     transport_header_len: usize,
 }
 
 impl Clear {
-    /// Reads the contents as [`unwrap_transport`] does. Not for IPv6 extension headers: only the parse reads them.
+    /// Parses the contents with the same result as [`unwrap_transport`]. Does not support IPv6 extension headers.
     #[inline]
     fn of(body: &[u8]) -> Result<Self, Refused> {
         let (payload_end, protocol) = read_trailer(body, 0)?;
@@ -281,8 +281,8 @@ impl Clear {
     }
 }
 
-/// Returns the end of the payload without padding for traffic flow confidentiality. Such padding follows a payload with
-/// a length field of its own; in transport mode only UDP has one (RFC 4303 2.7).
+/// Returns the end of the payload without padding for traffic flow confidentiality. Such padding requires a payload
+/// with a length field. In transport mode, only UDP has a length field (RFC 4303 2.7).
 #[inline]
 fn end_without_tfc(frame: &[u8], payload_at: usize, next_header: u8) -> Result<usize, Refused> {
     if next_header != PROTOCOL_UDP {
@@ -293,7 +293,7 @@ fn end_without_tfc(frame: &[u8], payload_at: usize, next_header: u8) -> Result<u
     if end <= frame.len() { Ok(end) } else { Err(Refused::Malformed) }
 }
 
-/// Returns the start of the clear frame, and its layout with the inner packet's own length.
+/// Returns the start of the clear frame, and its layout. The inner packet's length field determines the frame's end.
 #[inline]
 fn unwrap_tunnel(
     frame: &mut [u8],
@@ -319,7 +319,7 @@ fn unwrap_tunnel(
     Ok((start, clear_layout))
 }
 
-/// The received packets of an association.
+/// The state of an association's received packets.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) window: ReplayWindow,
@@ -341,7 +341,7 @@ impl Seen {
     }
 }
 
-/// An association that opens.
+/// A receiving security association.
 #[derive(Debug)]
 pub struct InboundSa {
     opener: Opener,
@@ -357,7 +357,7 @@ impl InboundSa {
         Self::with_library(config, aws_lc())
     }
 
-    /// As [`InboundSa::new`], with the ciphers of `library`, if it has them.
+    /// Does the same as [`InboundSa::new`], with the ciphers of `library` where available.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -365,7 +365,7 @@ impl InboundSa {
         Ok(Self { opener: Opener::with_library(config, library)?, seen: Seen::new(config) })
     }
 
-    /// Returns the constant part.
+    /// Returns the constant part of the association.
     pub fn opener(&self) -> &Opener {
         &self.opener
     }
@@ -380,19 +380,19 @@ impl InboundSa {
         self.seen.spent.packets()
     }
 
-    /// Returns the bytes of the clear packets so far.
+    /// Returns the total length of the clear packets so far, bytes.
     pub fn bytes(&self) -> u64 {
         self.seen.spent.bytes()
     }
 
-    /// Returns a lifetime that ended with a genuine, but refused packet ([`Refused::Dummy`], [`Refused::Policy`], …),
-    /// and so was not reported in an [`Opened`]; once.
+    /// Returns the last lifetime that ended with a genuine but refused packet ([`Refused::Dummy`], [`Refused::Policy`],
+    /// and others). No [`Opened`] has reported this event. Each event is returned once.
     pub fn pending_event(&mut self) -> Option<LifetimeEvent> {
         self.seen.spent.take_pending()
     }
 
-    /// Opens a frame in place: replay check, integrity check and decryption, window, headers, in this order (RFC 4303
-    /// 3.4). `frame` then is the clear one, inside the bytes of the sealed one.
+    /// Opens a frame in place. The order is: replay check, integrity check and decryption, window update, headers (RFC
+    /// 4303 3.4). Afterwards `frame` is the clear frame, inside the bytes of the sealed frame.
     ///
     /// # Errors
     /// Returns the reason to refuse the packet. The frame's bytes are then unspecified. The window has moved only if
@@ -421,8 +421,8 @@ impl InboundSa {
         Ok(Opened { event, ..opened })
     }
 
-    /// As [`InboundSa::open_any`], for headers at constant offsets: the IP header from `NETWORK`, ESP from `TRANSPORT`,
-    /// the encrypted part from `BODY`.
+    /// Does the same as [`InboundSa::open_any`], for headers at constant offsets: the IP header at `NETWORK`, ESP at
+    /// `TRANSPORT`, the encrypted part at `BODY`.
     #[inline(never)]
     fn open_usual<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
@@ -442,7 +442,7 @@ impl InboundSa {
         let counter_iv = u64::from_be_bytes(*headers.last_chunk().ok_or(Refused::Malformed)?);
         self.opener.protection.open_usual(packet, sequence, counter_iv).map_err(|_| Refused::BadTag)?;
         self.seen.window.advance(sequence)?;
-        // The layout includes extension headers, and this path does not parse them.
+        // The layout must include extension headers, but this path does not parse them.
         if is_extension_header(packet[body_len - 1]) {
             let icv_at = BODY + body_len;
             let parts = Parts { esp_at: TRANSPORT, body_at: BODY, icv_at, end: layout.packet_end };

@@ -1,12 +1,13 @@
 //! The anti-replay window (RFC 4303 3.4.3) with extended sequence numbers (RFC 4303 appendix A,
 //! RFC 4304).
 
-/// Smallest window, packets (RFC 4303 3.4.3: at least 32 must be supported).
+/// Minimum window size, packets (RFC 4303 3.4.3 requires support for at least 32).
 pub const REPLAY_WINDOW_MIN: u32 = 32;
-/// Largest window, packets. One wire needs a few thousand at most. With one thread per queue pair, a pair without
-/// processor time falls behind by as many packets as the others send: this covers 65 ms of a million packets a second.
+/// Maximum window size, packets. One wire needs a few thousand packets at most. With one thread per queue pair, a pair
+/// without processor time lags by the number of packets sent by the other pairs. This window covers 65 ms at a million
+/// packets per second.
 pub const REPLAY_WINDOW_MAX: u32 = 65_536;
-/// The default window, packets (RFC 4303 3.4.3 recommends it).
+/// Default window size, packets, as recommended by RFC 4303 3.4.3.
 pub const REPLAY_WINDOW_DEFAULT: u32 = 64;
 
 const BITS: u64 = u64::BITS as u64;
@@ -17,21 +18,21 @@ mod exhaustive;
 /// The reason to refuse a sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplayRefused {
-    /// It was accepted before.
+    /// The number was accepted before.
     Replayed,
-    /// It lies left of the window, or is 0, a number that no sender uses.
+    /// The number lies left of the window, or is 0, which no sender uses.
     TooOld,
 }
 
-/// The accepted sequence numbers: the highest, and a bit for each of the `len` below it.
+/// An anti-replay window: the highest accepted sequence number, and one bit for each of the `len` highest numbers.
 ///
-/// The bits lie in a ring of words, at least a word longer than the window, so that moving the window clears whole
-/// words and shifts none (RFC 6479 2). Nearly every packet comes in order and only counts the highest number up: the
-/// ring is updated for a whole run of them when one comes out of order.
+/// The bits are stored in a ring of words. The ring is at least one word longer than the window, so a move of the
+/// window clears whole words and shifts none (RFC 6479 2). Nearly every packet is received in order and only increments
+/// the highest number. When a packet is received out of order, the ring is updated for the whole preceding run.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     highest: u64,
-    /// The highest number noted in the ring. All from there to `highest` were accepted.
+    /// Highest number stored in the ring. All numbers after it, up to `highest`, were accepted.
     noted: u64,
     len: u64,
     is_extended: bool,
@@ -39,45 +40,45 @@ pub struct ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// Makes a window of `len` packets, brought into [`REPLAY_WINDOW_MIN`] to [`REPLAY_WINDOW_MAX`]. It ends at
-    /// `highest`, the highest number that counts as received, 0 for a new association. With `is_extended`, numbers have
-    /// 64 bits, and packets carry the lower 32.
+    /// Makes a window of `len` packets, clamped to [`REPLAY_WINDOW_MIN`] and [`REPLAY_WINDOW_MAX`]. The window ends at
+    /// `highest`, the highest number treated as received, 0 for a new association. With `is_extended`, numbers have 64
+    /// bits, and packets carry the lower 32 bits.
     pub fn new(len: u32, is_extended: bool, highest: u64) -> Self {
         let len = u64::from(len.clamp(REPLAY_WINDOW_MIN, REPLAY_WINDOW_MAX));
         let words = (len.div_ceil(BITS) + 1).next_power_of_two();
-        // Earlier numbers are unknown: all count as received.
+        // Earlier numbers are unknown, so all are treated as received.
         let seen = if highest == 0 { 0 } else { u64::MAX };
         let mut window = Self { highest, noted: highest, len, is_extended, ring: vec![seen; words as usize].into() };
         window.forget_ahead();
         window
     }
 
-    /// Clears the bits above the highest number in its word: those were not received yet.
+    /// Clears the bits above the highest number in its word, because these numbers were not received yet.
     fn forget_ahead(&mut self) {
         let word = self.word_at(self.highest);
         self.ring[word] &= up_to(self.highest);
     }
 
-    /// Returns the highest accepted number, with its upper half.
+    /// Returns the highest accepted number, upper half included.
     pub fn highest(&self) -> u64 {
         self.highest
     }
 
-    /// Returns the whole number of a packet with the lower half `low`, if it may be accepted.
+    /// Returns the full sequence number of a packet with the lower half `low`, if the number is acceptable.
     ///
-    /// Changes nothing: call [`ReplayWindow::advance`] when the packet has proved genuine. With extended numbers the
-    /// upper half is the one that puts the number inside or to the right of the window (RFC 4303 A2.2).
+    /// Changes nothing: call [`ReplayWindow::advance`] after the packet has proved genuine. For extended numbers, the
+    /// upper half is chosen so that the number lies inside or right of the window (RFC 4303 A2.2).
     ///
     /// # Errors
     /// Returns an error if the number was accepted before or lies left of the window.
     #[inline]
     pub fn check(&self, low: u32) -> Result<u64, ReplayRefused> {
         let next = self.highest.wrapping_add(1);
-        // The number after the last lower half belongs to another subspace, or there is none.
+        // If `low` is 0, the next number lies in the next subspace, or does not exist.
         if low == next as u32 && low != 0 { Ok(next) } else { self.check_any(low) }
     }
 
-    /// As [`ReplayWindow::check`], for every number.
+    /// Does the same as [`ReplayWindow::check`], for every number.
     #[inline(never)]
     fn check_any(&self, low: u32) -> Result<u64, ReplayRefused> {
         let sequence = if self.is_extended { self.infer(low)? } else { u64::from(low) };
@@ -89,7 +90,7 @@ impl ReplayWindow {
         if sequence > self.highest {
             return Ok(());
         }
-        // No packet has the number 0 (RFC 4303 3.3.3): it lies left of everything.
+        // No packet has the number 0 (RFC 4303 3.3.3), so 0 is treated as left of the window.
         if sequence == 0 || self.highest - sequence >= self.len {
             return Err(ReplayRefused::TooOld);
         }
@@ -97,8 +98,8 @@ impl ReplayWindow {
         if is_seen { Err(ReplayRefused::Replayed) } else { Ok(()) }
     }
 
-    /// Infers the upper half (RFC 4303 A2.2): in case A the window lies in one subspace of 2³² numbers, in case B
-    /// across two.
+    /// Infers the upper half (RFC 4303 A2.2). In case A, the window lies in one subspace of 2³² numbers. In case B, the
+    /// window spans two subspaces.
     fn infer(&self, low: u32) -> Result<u64, ReplayRefused> {
         let (highest_low, subspace) = (self.highest as u32, (self.highest >> 32) as u32);
         let bottom = highest_low.wrapping_sub(self.len as u32 - 1);
@@ -111,10 +112,10 @@ impl ReplayWindow {
         high.map(|high| u64::from(high) << 32 | u64::from(low)).ok_or(ReplayRefused::TooOld)
     }
 
-    /// Takes the number of a genuine packet as seen, and moves the window if it is the highest.
+    /// Marks the number of a genuine packet as accepted. Moves the window if the number is the highest.
     ///
-    /// Checks the number once more: of two threads that opened the same packet at the same time only one may deliver
-    /// it.
+    /// Checks the number again: if two threads opened the same packet at the same time, only one thread must deliver
+    /// the packet.
     ///
     /// # Errors
     /// Returns the errors of [`ReplayWindow::check`], and then changes nothing.
@@ -127,7 +128,7 @@ impl ReplayWindow {
         self.advance_any(sequence)
     }
 
-    /// As [`ReplayWindow::advance`], for every number.
+    /// Does the same as [`ReplayWindow::advance`], for every number.
     #[inline(never)]
     fn advance_any(&mut self, sequence: u64) -> Result<(), ReplayRefused> {
         self.check_whole(sequence)?;
@@ -140,7 +141,7 @@ impl ReplayWindow {
         Ok(())
     }
 
-    /// Updates the ring for the numbers that came in order.
+    /// Updates the ring for the numbers received in order.
     fn note_run(&mut self) {
         let (from, to) = (self.noted / BITS, self.highest / BITS);
         let word = self.word_at(self.noted);
@@ -159,7 +160,7 @@ impl ReplayWindow {
         self.noted = self.highest;
     }
 
-    /// Moves the window up to a number ahead of it. The numbers between were not received.
+    /// Moves the window to a higher number. The skipped numbers were not received.
     fn move_to(&mut self, sequence: u64) {
         let (from, to) = (self.highest / BITS, sequence / BITS);
         (self.highest, self.noted) = (sequence, sequence);
@@ -175,7 +176,7 @@ impl ReplayWindow {
     }
 }
 
-/// Returns the bits of a number and of all below it in its word.
+/// Returns a mask of the number's bit and all lower bits in its word.
 fn up_to(sequence: u64) -> u64 {
     u64::MAX >> (BITS - 1 - sequence % BITS)
 }

@@ -1,4 +1,4 @@
-//! The sending side: a clear frame becomes an ESP packet (RFC 4303 3.3).
+//! The sending side: turns a clear frame into an ESP packet (RFC 4303 3.3).
 
 use super::cipher::{Parts, Protection};
 use super::config::SaConfig;
@@ -22,43 +22,43 @@ use crate::layout::{
 use crate::segment::Heads;
 use std::ops::Range;
 
-/// Maximum bytes of an IPv4 packet, and of the bytes after an IPv6 header.
+/// Maximum length of an IPv4 packet, and of the bytes after an IPv6 header, in bytes.
 const IP_LEN_MAX: usize = u16::MAX as usize;
 
-/// Alignment of the trailer's end in the usual suites (RFC 4303 2.4).
+/// Alignment of the trailer's end in the usual suites, bytes (RFC 4303 2.4).
 const COMMON_ALIGNMENT: usize = 4;
 
-/// The place of the sealed frame, and the effects of sealing it.
+/// The place of a sealed frame, and the effects on the association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
-    /// First byte of the sealed frame, counted from the start of the buffer.
+    /// Offset of the sealed frame's first byte from the start of the buffer.
     pub start: usize,
-    /// End of the sealed frame, counted from the start of the buffer.
+    /// Offset of the sealed frame's end from the start of the buffer.
     pub end: usize,
-    /// Its sequence number.
+    /// Sequence number of the packet.
     pub sequence: u64,
-    /// A lifetime that ended with this packet.
+    /// Lifetime that ended with this packet, if any.
     pub event: Option<LifetimeEvent>,
 }
 
-/// An association that seals.
+/// A sending security association.
 ///
-/// One thread at a time, so that sequence numbers leave in their order.
+/// Only one thread at a time uses an association, so that packets are sent in the order of their sequence numbers.
 #[derive(Debug)]
 pub struct OutboundSa {
     protection: Protection,
     outer: Option<Outer>,
     udp: Option<UdpPorts>,
-    /// An AEAD with its IV on the wire, transport mode, no UDP.
+    /// True for an AEAD with its IV on the wire, transport mode, no UDP.
     is_common: bool,
-    /// The last sequence number sent.
+    /// Last sequence number sent.
     sent: u64,
-    /// The last number allowed: equal to `sent` once a hard lifetime is reached.
+    /// Last sequence number allowed. Equals `sent` once a hard lifetime is reached.
     last: u64,
     spent: Spent,
 }
 
-/// The places of a packet's parts. Offsets of `parts` count from the sealed frame's start.
+/// The offsets and lengths of a packet's parts. Offsets in `parts` count from the sealed frame's start.
 #[derive(Clone, Copy)]
 struct Shape {
     parts: Parts,
@@ -75,12 +75,12 @@ struct Shape {
 struct CommonShape {
     payload_len: usize,
     pad_len: usize,
-    /// End of the sealed frame.
+    /// Offset of the sealed frame's end.
     end: usize,
 }
 
 impl CommonShape {
-    /// Returns the shape of a packet with its IP header at `network_start` and its payload from `payload_at` to
+    /// Returns the shape of a packet with the IP header at `network_start` and the payload from `payload_at` to
     /// `payload_end`.
     #[inline]
     fn of(payload_at: usize, payload_end: usize, network_start: usize) -> Result<Self, SealRefused> {
@@ -103,7 +103,7 @@ impl OutboundSa {
         Self::with_library(config, aws_lc())
     }
 
-    /// As [`OutboundSa::new`], with the ciphers of `library`, if it has them.
+    /// Does the same as [`OutboundSa::new`], with the ciphers of `library` where available.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -132,7 +132,7 @@ impl OutboundSa {
         self.protection.suite
     }
 
-    /// Returns the name of its cipher library.
+    /// Returns the name of the cipher library.
     pub fn library_name(&self) -> &'static str {
         self.protection.library_name
     }
@@ -147,17 +147,17 @@ impl OutboundSa {
         self.spent.packets()
     }
 
-    /// Returns the bytes of the clear packets sealed so far.
+    /// Returns the total length of the clear packets sealed so far, bytes.
     pub fn bytes(&self) -> u64 {
         self.spent.bytes()
     }
 
-    /// Returns the number of packets of `packet_len` clear bytes left, by sequence numbers and hard lifetimes.
+    /// Returns how many more packets of `packet_len` clear bytes the sequence numbers and hard lifetimes allow.
     pub fn packets_left(&self, packet_len: usize) -> u64 {
         (self.last - self.sent).min(self.spent.packets_left(packet_len))
     }
 
-    /// Continues with numbers granted to this one alone; gives up the numbers left of earlier grants.
+    /// Continues with the numbers of `grant`, which no other thread uses. Discards unused numbers of earlier grants.
     pub fn take_over(&mut self, grant: Grant) {
         (self.sent, self.last) = grant.into_range();
         if self.spent.is_used_up() {
@@ -165,13 +165,14 @@ impl OutboundSa {
         }
     }
 
-    /// Returns the bytes added in front by sealing: the same for every frame of this association.
+    /// Returns the number of bytes that sealing adds in front. The number is the same for every frame of this
+    /// association.
     pub fn front_len(&self) -> usize {
         let wrapped = self.outer.as_ref().map_or(udp::header_len(self.udp), Outer::len);
         wrapped + ESP_HEADER_LEN + self.protection.iv_len
     }
 
-    /// Returns the maximum bytes added at the end by sealing: padding, trailer and check value.
+    /// Returns the maximum number of bytes that sealing adds at the end: padding, trailer and check value.
     pub fn tail_len_max(&self) -> usize {
         self.protection.alignment - 1 + TRAILER_FIELDS_LEN + self.protection.icv_len
     }
@@ -190,9 +191,9 @@ impl OutboundSa {
         Ok(self.shape_of(frame, layout)?.parts.end)
     }
 
-    /// Returns the longest clear IP packet with a sealed packet of at most `path_mtu` IP bytes: exact, padding
-    /// included. `network_header_len` counts the IP header with options and extension headers (ignored in a tunnel).
-    /// Returns `None` when not even an empty one fits.
+    /// Returns the maximum length of a clear IP packet for which the sealed packet has at most `path_mtu` IP bytes. The
+    /// result is exact, padding included. `network_header_len` is the length of the IP header with options and
+    /// extension headers, ignored in a tunnel. Returns `None` if even an empty packet does not fit.
     pub fn packet_len_max(&self, path_mtu: usize, network_header_len: usize) -> Option<usize> {
         let stays_clear = if self.outer.is_some() { 0 } else { network_header_len };
         let room = path_mtu.min(IP_LEN_MAX).checked_sub(stays_clear + self.front_len() + self.protection.icv_len)?;
@@ -200,8 +201,8 @@ impl OutboundSa {
         Some(stays_clear + body_len.checked_sub(TRAILER_FIELDS_LEN)?)
     }
 
-    /// Returns the longest TCP or UDP payload that still fits, as [`OutboundSa::packet_len_max`]: the segment size for
-    /// super-frames. `transport_header_len` counts the TCP or UDP header with its options.
+    /// Returns the maximum TCP or UDP payload that fits into the limit of [`OutboundSa::packet_len_max`]. This is the
+    /// segment size for super-frames. `transport_header_len` is the length of the TCP or UDP header with options.
     pub fn payload_max(
         &self,
         path_mtu: usize,
@@ -212,7 +213,7 @@ impl OutboundSa {
         packet_len.checked_sub(network_header_len + transport_header_len)
     }
 
-    /// Seals `frame` into the front of `out`. `frame` stays as it is; its padding is left out.
+    /// Seals `frame` into the front of `out`, without its padding. `frame` stays unchanged.
     ///
     /// # Errors
     /// Returns an error if the frame cannot be sealed. Only [`SealRefused::Cipher`] uses up a sequence number.
@@ -252,8 +253,8 @@ impl OutboundSa {
         })
     }
 
-    /// Seals the frame at `start` of `buffer` in place: the sealed one starts [`OutboundSa::front_len`] bytes earlier
-    /// and ends up to [`OutboundSa::tail_len_max`] bytes later. The frame's IP length gives its end.
+    /// Seals the frame at `start` of `buffer` in place. The sealed frame starts [`OutboundSa::front_len`] bytes earlier
+    /// and ends up to [`OutboundSa::tail_len_max`] bytes later. The frame's IP length determines its end.
     ///
     /// # Errors
     /// Returns an error if the frame cannot be sealed. The frame is then unchanged, except after
@@ -265,7 +266,7 @@ impl OutboundSa {
         self.seal_at(buffer, start, &layout)
     }
 
-    /// As [`OutboundSa::seal_in_place`], for a frame of this layout.
+    /// Does the same as [`OutboundSa::seal_in_place`], for a frame with this layout.
     #[inline]
     pub(super) fn seal_at(
         &mut self,
@@ -291,16 +292,16 @@ impl OutboundSa {
         of_usual!(usual, self.seal_usual_in_place(buffer, start, layout))
     }
 
-    /// Returns the kind of a usual frame, to be sealed by a usual association: an AEAD with its IV on the wire,
-    /// transport mode, no UDP. It then takes the fewest steps, with the same result as [`OutboundSa::seal_any`] and
-    /// [`OutboundSa::seal_any_in_place`].
+    /// Returns the kind of usual headers if frame and association qualify for the fast path. A usual association has an
+    /// AEAD with its IV on the wire, transport mode and no UDP. The fast path has the same result as
+    /// [`OutboundSa::seal_any`] and [`OutboundSa::seal_any_in_place`].
     #[inline]
     fn usual(&self, layout: &FrameLayout) -> Option<Usual> {
         if self.is_common && !layout.fragment { Usual::of(layout) } else { None }
     }
 
-    /// As [`OutboundSa::seal_any_in_place`], for headers at constant offsets: the IP header from `NETWORK`, the ESP
-    /// header from `TRANSPORT`, the encrypted part from `BODY`.
+    /// Does the same as [`OutboundSa::seal_any_in_place`], for headers at constant offsets: the IP header at `NETWORK`,
+    /// the ESP header at `TRANSPORT`, the encrypted part at `BODY`.
     #[inline]
     fn seal_usual_in_place<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
@@ -312,10 +313,10 @@ impl OutboundSa {
         let from = start.checked_sub(COMMON_FRONT_LEN).ok_or(SealRefused::NoRoom)?;
         let out = buffer.get_mut(from..).and_then(|out| out.get_mut(..shape.end)).ok_or(SealRefused::NoRoom)?;
         let (headers, packet) = out.split_first_chunk_mut::<BODY>().ok_or(SealRefused::NoRoom)?;
-        // Before a number is taken or a byte moved.
+        // Check the room before a number is taken or a byte moved.
         trailer_of(packet, shape)?;
         let sequence = self.next_sequence()?;
-        // Read before the headers move: a load would have to wait for the stores of the move.
+        // Read the header before it moves: after the move, a load would wait for the stores.
         let changed = LenAndProtocol::of(&headers[COMMON_FRONT_LEN + NETWORK..], shape.end - NETWORK, PROTOCOL_ESP);
         headers.copy_within(COMMON_FRONT_LEN.., 0);
         changed.write(&mut headers[NETWORK..TRANSPORT]);
@@ -326,7 +327,7 @@ impl OutboundSa {
         Ok(Sealed { start: from, end: from + shape.end, sequence, event })
     }
 
-    /// As [`OutboundSa::seal_any`], for headers at constant offsets.
+    /// Does the same as [`OutboundSa::seal_any`], for headers at constant offsets.
     #[inline]
     fn seal_usual<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
@@ -351,12 +352,12 @@ impl OutboundSa {
     }
 
     /// Seals the segments of `heads`, each from its place in the super-frame to the front of its slot of `stride`
-    /// bytes. Returns their number, and the last lifetime that ended with one of them; after the last segment, `frame`
-    /// must have room for a trailer.
+    /// bytes. Returns the number of sealed segments, and the last lifetime that ended with one of these. After the last
+    /// segment, `frame` must have room for a trailer.
     ///
-    /// The cipher takes one piece of memory. So each transport header is written in front of its payload, over bytes
+    /// The cipher requires contiguous input. So each transport header is written in front of its payload, over bytes
     /// already sealed or over the headers, which are restored at the end. The trailer is written after the payload,
-    /// over bytes restored at once.
+    /// over bytes that are restored immediately.
     pub(super) fn seal_segments(
         &mut self,
         frame: &mut [u8],
@@ -399,7 +400,7 @@ impl OutboundSa {
             heads.copy_last_to(&mut frame[..payload_at], transport_len);
             heads.write_transport(n, &mut frame[header_at..payload_at], payload_sum);
             if n + 1 < run.frames {
-                // Computed here, as the cipher's loads would have to wait for the stores above.
+                // Compute the sum here, because the cipher's loads would otherwise wait for the stores above.
                 payload_sum = sum(&frame[payload(n + 1)]);
             }
             let slot = out[n * run.stride..].get_mut(..shape.end).ok_or(SealRefused::NoRoom)?;
@@ -429,7 +430,7 @@ impl OutboundSa {
         if self.spent.spend_quietly(packet_len) { None } else { self.spend_last(packet_len) }
     }
 
-    /// Counts a packet that may be the last.
+    /// Counts a packet that can be the last.
     #[cold]
     fn spend_last(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
         let event = self.spent.spend(packet_len);
@@ -465,7 +466,7 @@ impl OutboundSa {
             None => (layout.transport_start, layout.protocol, udp::header_len(self.udp)),
         };
         let payload_len = layout.packet_end - payload_at;
-        // Alignments are powers of two: a mask spares a division.
+        // Alignments are powers of two, so a mask replaces a division.
         let body_len =
             (payload_len + TRAILER_FIELDS_LEN + self.protection.alignment - 1) & !(self.protection.alignment - 1);
         let esp_at = payload_at + wrapped_len;
@@ -505,8 +506,8 @@ impl OutboundSa {
         outer.write(&mut out[layout.network_start..], shape.inner, sequence as u16);
     }
 
-    /// Writes the sealed packet of this shape and counts it. `place` puts headers of this length and the payload in
-    /// place.
+    /// Writes the sealed packet of this shape and counts it. `place` writes the payload and the headers of the given
+    /// length to their places.
     #[inline]
     fn seal_shaped(
         &mut self,
@@ -532,18 +533,18 @@ impl OutboundSa {
     }
 }
 
-/// Segments sealed together.
+/// A group of segments sealed together.
 struct Segments<'a> {
     heads: &'a Heads,
     frames: usize,
-    /// Distance of the slots.
+    /// Distance between the starts of two slots, bytes.
     stride: usize,
-    /// Next header of the trailers.
+    /// Next header in the trailers.
     protocol: u8,
 }
 
-/// Returns the first bytes of sealed segments that end at `end`, up to their ESP header, and the sum of their IPv4
-/// header without its ID.
+/// Returns the bytes before the ESP header of segments with the sealed end `end`, and the sum of their IPv4 header
+/// without ID.
 fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
     heads: &Heads,
     end: usize,
@@ -562,15 +563,15 @@ fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
     (front, sum)
 }
 
-/// Returns the place of the trailer in `packet`, the encrypted part with the check value at its end: bytes after the
-/// trailer are overwritten later.
+/// Returns the place of the trailer in `packet`, the encrypted part and the check value. The bytes after the trailer
+/// are overwritten later.
 #[inline]
 fn trailer_of(packet: &mut [u8], shape: CommonShape) -> Result<&mut [u8; size_of::<u64>()], SealRefused> {
     packet.get_mut(shape.payload_len..).and_then(|tail| tail.first_chunk_mut()).ok_or(SealRefused::NoRoom)
 }
 
-/// Writes padding 1, 2, 3, … (RFC 4303 2.4), its length and the next header to the front of `tail`. `tail` reaches up
-/// to the end of the check value: bytes after the trailer are overwritten later.
+/// Writes the padding (1, 2, 3 and so on, RFC 4303 2.4), its length and the next header to the front of `tail`. `tail`
+/// ends with the check value. The bytes after the trailer are overwritten later.
 #[inline]
 fn write_trailer(tail: &mut [u8], shape: &Shape) {
     match tail.first_chunk_mut() {

@@ -1,5 +1,4 @@
-//! Large send with ESP: a super-frame is segmented, and each segment gets a header, a sequence number and an
-//! IV of its own.
+//! Large send with ESP: segments a super-frame, and seals each segment with its own header, sequence number and IV.
 
 use super::error::SealRefused;
 use super::lifetime::LifetimeEvent;
@@ -9,49 +8,49 @@ use crate::layout::{FrameLayout, Malformed};
 use crate::meta::SegmentationKind;
 use crate::segment::{Refused, SegmentPolicy, Segmenter};
 
-/// Clear bytes written before they are sealed: few enough to stay in the fastest cache (a third of 48 KiB, common for a
-/// core of today).
+/// Number of clear bytes written before they are sealed. Small enough to stay in the first-level cache: a third of the
+/// 48 KiB common today.
 const CHUNK_LEN: usize = 16 * 1024;
 
 /// The reason to refuse a super-frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum PlanRefused {
-    /// It cannot be segmented as asked.
+    /// The super-frame cannot be segmented as requested.
     #[error("{0}")]
     Segment(#[from] Refused),
-    /// It cannot be sealed.
+    /// The segments cannot be sealed.
     #[error("{0}")]
     Seal(#[from] SealRefused),
-    /// It has no layout.
+    /// The super-frame has no layout.
     #[error("malformed: {0}")]
     Malformed(#[from] Malformed),
 }
 
-/// Frames sealed together.
+/// A run of frames sealed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedRun {
-    /// The number of frames.
+    /// Number of frames.
     pub frames: usize,
-    /// Length of each, bytes.
+    /// Length of each frame, bytes.
     pub frame_len: usize,
-    /// The last lifetime that ended with one of them.
+    /// Last lifetime that ended with one of the frames, if any.
     pub event: Option<LifetimeEvent>,
 }
 
-/// Gives out the sealed frames of one super-frame, one by one or in runs, straight into buffers of the wire. As
-/// [`Segmenter`], it keeps no reference to the super-frame; the caller hands the same frame and the same association to
-/// every call.
+/// Writes the sealed frames of one super-frame, one by one or in runs, directly into buffers of the wire. A value keeps
+/// no reference to the super-frame. The caller passes the same frame and the same association to every call.
 #[derive(Clone, Debug)]
 pub struct SealedSegments {
     plan: Segmenter,
-    /// The layout of the super-frame: also that of each segment, except for the end.
+    /// Layout of the super-frame. Each segment has the same layout, except for the end.
     layout: FrameLayout,
 }
 
 impl SealedSegments {
-    /// Plans the frames of `frame` as it requests, sealed by `sa`.
+    /// Plans the sealed frames for `frame` and its request, with the association `sa`.
     ///
-    /// The segment size must not exceed [`OutboundSa::payload_max`], or the sealed frames outgrow the path.
+    /// The segment size must not exceed [`OutboundSa::payload_max`], because longer sealed frames would exceed the path
+    /// MTU.
     ///
     /// # Errors
     /// Returns an error if these bytes do not allow the request. The caller must then send nothing.
@@ -74,7 +73,7 @@ impl SealedSegments {
         self.plan.frames_left()
     }
 
-    /// Returns the length of the next sealed frame in bytes, 0 when all are written.
+    /// Returns the length of the next sealed frame in bytes, or 0 after the last frame.
     pub fn next_len(&self, frame: &Frame<'_>, sa: &OutboundSa) -> usize {
         if self.frames_left() == 0 { 0 } else { sa.sealed_len_of(frame.bytes(), &self.next_layout()).unwrap_or(0) }
     }
@@ -92,7 +91,7 @@ impl SealedSegments {
         FrameLayout { packet_end, ..self.layout }
     }
 
-    /// Seals the next frame into the front of `out`. `Ok(None)` when all are written.
+    /// Seals the next frame into the front of `out`. Returns `Ok(None)` after the last frame.
     ///
     /// # Errors
     /// Returns an error if the association refuses the frame or `out` is too short. The next call writes the same
@@ -110,7 +109,7 @@ impl SealedSegments {
         self.check_room(sa, frame, &layout, out.len())?;
         let front_len = sa.front_len();
         if self.plan.write_next(frame, &mut out[front_len..]) == 0 {
-            return Ok(None); // Another frame than the planned one.
+            return Ok(None); // The caller passed another frame.
         }
         sa.seal_at(out, front_len, &layout).map(Some)
     }
@@ -189,7 +188,7 @@ impl SealedSegments {
         let front_len = sa.front_len();
         let clear_end = front_len + (frames - 1) * stride + self.plan.next_len();
         if self.plan.write_run(frame, &mut out[front_len..clear_end], stride) != frames {
-            return Err(SealRefused::NoRoom); // Another frame than the planned one.
+            return Err(SealRefused::NoRoom); // The caller passed another frame.
         }
         let mut event = None;
         for slot in 0..frames {

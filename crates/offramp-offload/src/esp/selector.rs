@@ -13,18 +13,19 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Returns `None` when `len` exceeds the bits of the address. Bits past `len` do not count.
+    /// Returns the network with the first `len` bits of `address`, or `None` if `len` exceeds the address length. Bits
+    /// past `len` are ignored.
     pub fn new(address: IpAddr, len: u8) -> Option<Self> {
         let bits = if address.is_ipv4() { u32::BITS } else { u128::BITS };
         (u32::from(len) <= bits).then_some(Self { address, len })
     }
 
-    /// Returns the network of one address.
+    /// Returns the network that contains only `address`.
     pub fn of(address: IpAddr) -> Self {
         Self { address, len: if address.is_ipv4() { u32::BITS } else { u128::BITS } as u8 }
     }
 
-    /// Returns the address, with any bits past the prefix as given.
+    /// Returns the given address, bits past the prefix included.
     pub fn address(&self) -> IpAddr {
         self.address
     }
@@ -34,7 +35,7 @@ impl Prefix {
         self.len
     }
 
-    /// Returns the addresses common to both networks; `None` if there are none.
+    /// Returns the intersection of two networks, or `None` if it is empty.
     pub fn and(self, other: Self) -> Option<Self> {
         let (wide, narrow) = if self.len <= other.len { (self, other) } else { (other, self) };
         wide.contains(narrow.address).then_some(narrow)
@@ -52,24 +53,24 @@ impl Prefix {
     }
 }
 
-/// The packets of an association. `None` matches all.
+/// The conditions for the packets of an association. A field with `None` matches every packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     /// Network of the source address.
     pub source: Option<Prefix>,
     /// Network of the destination address.
     pub destination: Option<Prefix>,
-    /// IP protocol number (IPv6: of the last header).
+    /// IP protocol number (for IPv6, of the last header).
     pub protocol: Option<u8>,
-    /// Source ports; a packet without ports (another protocol, a fragment) does not match.
+    /// Source ports. A packet without ports (another protocol, a fragment) does not match.
     pub source_ports: Option<RangeInclusive<u16>>,
-    /// Destination ports; as for the source.
+    /// Destination ports. A packet without ports does not match.
     pub destination_ports: Option<RangeInclusive<u16>>,
 }
 
 impl Selector {
-    /// Returns true for a matching clear IP packet, and false without IP. A fragment shows no ports, so it matches no
-    /// selector that names some ([`Selector::may_match`]).
+    /// Returns true for a matching clear IP packet, and false if the frame carries no IP. The ports of a fragment are
+    /// unknown, so a fragment matches no selector with ports. See also [`Selector::may_match`].
     pub fn matches(&self, frame: &Frame<'_>) -> bool {
         frame.parts().is_ok_and(|(bytes, layout)| self.matches_packet(bytes, layout))
     }
@@ -82,11 +83,11 @@ impl Selector {
             && port_matches(self.destination_ports.as_ref(), frame, layout, 2)
     }
 
-    /// Returns true for a clear IP packet that matches or may be a fragment of a matching one. Hidden ports count as
-    /// the named ones, and so does a protocol named by another fragment (RFC 4301 7). A packet that may match must not
-    /// leave in the clear.
+    /// Returns true for a clear IP packet that matches, and for a possible fragment of a matching packet. Unknown
+    /// ports, and a protocol named only in another fragment, are treated as matching (RFC 4301 7). A packet that
+    /// possibly matches must not be sent unencrypted.
     ///
-    /// A host may accept a frame without layout nonetheless, so its addresses alone count then.
+    /// A receiver can accept a frame without layout, so such a frame is matched by its addresses only.
     pub fn may_match(&self, frame: &Frame<'_>) -> bool {
         let Ok((bytes, layout)) = frame.parts() else { return self.may_match_malformed(frame.bytes()) };
         if !layout.fragment {
@@ -97,7 +98,7 @@ impl Selector {
             && (is_protocol_hidden || self.protocol.is_none_or(|protocol| protocol == layout.protocol))
     }
 
-    /// Matches by the addresses alone. Returns false without an IP header.
+    /// Matches only the addresses. Returns false if the frame has no IP header.
     fn may_match_malformed(&self, frame: &[u8]) -> bool {
         layout::fixed_network(frame)
             .and_then(|layout| addresses(frame, &layout))
@@ -116,7 +117,7 @@ fn port_matches(ports: Option<&RangeInclusive<u16>>, frame: &[u8], layout: &Fram
     layout.transport != Transport::Opaque && ports.contains(&be16(frame, at))
 }
 
-/// Returns source and destination of a packet, `None` without IP.
+/// Returns source and destination address of a packet, or `None` if the frame carries no IP.
 pub(super) fn addresses(frame: &[u8], layout: &FrameLayout) -> Option<(IpAddr, IpAddr)> {
     let bytes = layout.addresses(frame);
     match layout.network {

@@ -1,7 +1,7 @@
-//! Associations used by several threads at once: their shared state is handed out under a short lock, and the cipher
-//! runs outside it.
+//! Associations used by several threads at once. A short lock protects the shared state, and the cipher runs outside
+//! the lock.
 //!
-//! An uncontended lock costs two atomic operations; a sender takes it once for a run of frames, a receiver twice for a
+//! An uncontended lock costs two atomic operations. A sender locks once per run of frames, and a receiver twice per
 //! packet.
 
 use super::config::SaConfig;
@@ -14,38 +14,39 @@ use super::udp::EspPacket;
 use crate::frame::Frame;
 use crate::sync::Mutex;
 
-/// Sequence numbers for one thread; nobody else gets them, and nobody gets them twice.
+/// A range of sequence numbers for one thread. Each number is granted only once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant {
     first: u64,
     count: u64,
-    /// A lifetime that ends with them.
+    /// Lifetime that ends with these packets, if any.
     pub event: Option<LifetimeEvent>,
-    /// Half of the numbers reserved by [`SharedOutbound::reserve`] is gone. Reported once for each call of that.
+    /// True if half of the numbers reserved by [`SharedOutbound::reserve`] is granted. Reported once for each call of
+    /// `reserve`.
     pub is_low: bool,
 }
 
 impl Grant {
-    /// Returns the number of packets it covers.
+    /// Returns the number of packets covered by this grant.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Returns the first of the numbers.
+    /// Returns the first granted number.
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// Returns the number before the first, and the last.
+    /// Returns the number before the first granted number, and the last granted number.
     pub(super) fn into_range(self) -> (u64, u64) {
         (self.first - 1, self.first - 1 + self.count)
     }
 }
 
-/// An outbound association shared by several threads. Each seals with an [`OutboundSa`] of its own.
+/// An outbound association shared by several threads. Each thread seals with a separate [`OutboundSa`].
 ///
-/// The numbers of one thread rise. Threads run apart, so a receiver needs a window as wide as all numbers in use at
-/// once.
+/// The sequence numbers of one thread increase. Threads do not run in step, so a receiver's window must cover all
+/// numbers in use at once.
 #[derive(Debug)]
 pub struct SharedOutbound {
     config: SaConfig,
@@ -53,20 +54,20 @@ pub struct SharedOutbound {
     ledger: Mutex<Ledger>,
 }
 
-/// The state of all grants.
+/// The common state of all grants.
 #[derive(Debug)]
 struct Ledger {
     sent: u64,
     last: u64,
-    /// Numbers above it are not granted yet.
+    /// Last number that can be granted for now.
     reserved: u64,
-    /// From this number on a grant reports that it is low.
+    /// Number from which on a grant sets [`Grant::is_low`].
     low_from: u64,
     spent: Spent,
 }
 
 impl Ledger {
-    /// Returns the reason to refuse a grant now.
+    /// Returns the current reason to refuse a grant, or `None`.
     fn refusal(&self) -> Option<SealRefused> {
         if self.spent.is_used_up() {
             Some(SealRefused::Expired)
@@ -87,7 +88,7 @@ impl SharedOutbound {
         Self::with_library(config, aws_lc())
     }
 
-    /// As [`SharedOutbound::new`], with the ciphers of `library`, if it has them.
+    /// Does the same as [`SharedOutbound::new`], with the ciphers of `library` where available.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -99,25 +100,26 @@ impl SharedOutbound {
         Ok(Self { config: config.clone(), library, ledger: Mutex::new(ledger) })
     }
 
-    /// Returns its description.
+    /// Returns the description of the association.
     pub fn config(&self) -> &SaConfig {
         &self.config
     }
 
-    /// Returns the sealer of one thread. It needs granted numbers first. Lifetimes are counted here, not there.
+    /// Returns a sealer for one thread. The sealer needs granted numbers before it can seal. `SharedOutbound` counts
+    /// the lifetimes, not the sealer.
     ///
     /// # Errors
     /// Returns an error if the cipher library cannot be set up a second time.
     pub fn sealer(&self) -> Result<OutboundSa, InvalidSa> {
         let config = SaConfig { lifetime: Lifetime::default(), ..self.config.clone() };
         let mut sealer = OutboundSa::with_library(&config, self.library)?;
-        // None yet.
+        // The sealer has no numbers yet.
         sealer.take_over(Grant { first: 1, count: 0, event: None, is_low: false });
         Ok(sealer)
     }
 
-    /// Hands out numbers for at most `packets` packets of `packet_len` clear bytes each, at least one, and
-    /// counts them as sent.
+    /// Grants sequence numbers for 1 to `packets` packets of `packet_len` clear bytes each, and counts the packets as
+    /// sent.
     ///
     /// # Errors
     /// Returns [`SealRefused::Expired`], [`SealRefused::SequenceExhausted`] or [`SealRefused::Unreserved`] if no
@@ -138,16 +140,16 @@ impl SharedOutbound {
         Ok(Grant { first, count, event, is_low })
     }
 
-    /// Allows grants of numbers up to `last`, and none above it. Without a call there is no such bound. An owner that
-    /// remembers used numbers over a crash writes `last` down first.
+    /// Limits grants to numbers up to `last`. Without a call, no such limit applies. An owner that must remember used
+    /// numbers across a crash stores `last` before the call.
     pub fn reserve(&self, last: u64) {
         let mut ledger = self.ledger.lock();
         ledger.reserved = last;
         ledger.low_from = ledger.sent.saturating_add(last.saturating_sub(ledger.sent) / 2);
     }
 
-    /// Allows grants of at most `more` numbers from now on, and returns the last of them: the association is being
-    /// removed, and threads finish the packets begun.
+    /// Limits further grants to `more` numbers, and returns the last of these. For an association under removal, while
+    /// threads finish the current packets.
     pub fn close(&self, more: u64) -> u64 {
         let mut ledger = self.ledger.lock();
         let last = ledger.sent.saturating_add(more).min(ledger.last).min(ledger.reserved);
@@ -155,13 +157,13 @@ impl SharedOutbound {
         last
     }
 
-    /// Returns the last number it can ever use.
+    /// Returns the last sequence number that the association can ever use.
     pub fn last(&self) -> u64 {
         self.ledger.lock().last
     }
 
-    /// Ends an association before its first grant, so that its key stays unused for good. Returns false, and changes
-    /// nothing, after a grant.
+    /// Ends the association before its first grant, so that its key is never used. Returns false, and changes nothing,
+    /// after a grant.
     pub fn end_unused(&self) -> bool {
         let mut ledger = self.ledger.lock();
         let is_unused = ledger.spent.packets() == 0;
@@ -171,12 +173,12 @@ impl SharedOutbound {
         is_unused
     }
 
-    /// Checks the limits of time at `now_ns`, nanoseconds since any fixed moment. Time counts from the first call.
+    /// Checks the time limits at `now_ns`, nanoseconds since any fixed moment. Time counts from the first call.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
         self.ledger.lock().spent.tick(now_ns)
     }
 
-    /// Returns the next time with a possible event of [`SharedOutbound::tick`].
+    /// Returns the next time at which [`SharedOutbound::tick`] can report an event.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.ledger.lock().spent.next_due_ns()
     }
@@ -191,12 +193,12 @@ impl SharedOutbound {
         self.ledger.lock().spent.packets()
     }
 
-    /// Returns the bytes of the clear packets covered by grants.
+    /// Returns the total length of the clear packets covered by grants, bytes.
     pub fn bytes(&self) -> u64 {
         self.ledger.lock().spent.bytes()
     }
 
-    /// Returns the reason to refuse sealing now; `None` while sealing is possible.
+    /// Returns the current reason to refuse sealing, or `None` while sealing is possible.
     pub fn ended(&self) -> Option<SealRefused> {
         self.ledger.lock().refusal()
     }
@@ -219,7 +221,7 @@ impl SharedInbound {
         Self::with_library(config, aws_lc())
     }
 
-    /// As [`SharedInbound::new`], with the ciphers of `library`, if it has them.
+    /// Does the same as [`SharedInbound::new`], with the ciphers of `library` where available.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -228,17 +230,18 @@ impl SharedInbound {
         Ok(Self { config: config.clone(), opener, seen: Mutex::new(Seen::new(config)) })
     }
 
-    /// Returns its description.
+    /// Returns the description of the association.
     pub fn config(&self) -> &SaConfig {
         &self.config
     }
 
-    /// Returns the constant part.
+    /// Returns the constant part of the association.
     pub fn opener(&self) -> &Opener {
         &self.opener
     }
 
-    /// Opens a frame in place, as [`super::InboundSa::open`]. Of several threads with the same packet one succeeds.
+    /// Opens a frame in place, as [`super::InboundSa::open`] does. If several threads have the same packet, one
+    /// succeeds.
     ///
     /// # Errors
     /// Returns the reason to refuse the packet. The frame's bytes are then unspecified. The window has moved only if
@@ -248,22 +251,23 @@ impl SharedInbound {
         let sequence = self.seen.lock().check(packet.sequence)?;
         let decrypted = self.opener.decrypt(frame, packet, sequence)?;
         let opened = self.opener.unwrap(frame, decrypted, sequence);
-        // A genuine, refused packet has used the key and its number, too.
+        // A genuine but refused packet has used the key and a number.
         let event = self.seen.lock().take(sequence, opened.as_ref().ok())?;
         opened.map(|opened| Opened { event, ..opened })
     }
 
-    /// Returns a lifetime that ended with a genuine, but refused packet, as [`super::InboundSa::pending_event`].
+    /// Returns the last lifetime that ended with a genuine but refused packet, as [`super::InboundSa::pending_event`]
+    /// does.
     pub fn pending_event(&self) -> Option<LifetimeEvent> {
         self.seen.lock().spent.take_pending()
     }
 
-    /// Checks the limits of time at `now_ns`, nanoseconds since any fixed moment. Time counts from the first call.
+    /// Checks the time limits at `now_ns`, nanoseconds since any fixed moment. Time counts from the first call.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
         self.seen.lock().spent.tick(now_ns)
     }
 
-    /// Returns the next time with a possible event of [`SharedInbound::tick`].
+    /// Returns the next time at which [`SharedInbound::tick`] can report an event.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.seen.lock().spent.next_due_ns()
     }
@@ -273,7 +277,7 @@ impl SharedInbound {
         self.seen.lock().window.highest()
     }
 
-    /// Ends it, and returns the highest accepted sequence number.
+    /// Ends the association, and returns the highest accepted sequence number.
     pub fn end(&self) -> u64 {
         let mut seen = self.seen.lock();
         seen.spent.end();
@@ -285,7 +289,7 @@ impl SharedInbound {
         self.seen.lock().spent.packets()
     }
 
-    /// Returns the bytes of the clear packets so far.
+    /// Returns the total length of the clear packets so far, bytes.
     pub fn bytes(&self) -> u64 {
         self.seen.lock().spent.bytes()
     }
@@ -297,7 +301,7 @@ impl SharedInbound {
 }
 
 impl Seen {
-    /// Counts a genuine packet, unless another thread was faster. `opened` is `None` for a refused packet.
+    /// Counts a genuine packet, unless another thread has already counted it. `opened` is `None` for a refused packet.
     fn take(&mut self, sequence: u64, opened: Option<&Opened>) -> Result<Option<LifetimeEvent>, Refused> {
         if self.spent.is_used_up() {
             return Err(Refused::Expired);

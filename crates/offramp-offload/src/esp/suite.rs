@@ -1,18 +1,18 @@
-//! The suites: the cipher and the integrity check of a packet, and the bytes they add to it.
+//! The suites: cipher and integrity check of a packet, and the number of added bytes.
 
 use std::fmt;
 
-/// Bytes of the tag of every AEAD here.
+/// Length of an AEAD's tag in bytes.
 pub const TAG_LEN: usize = 16;
 
 /// Length of an AES key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::VariantArray)]
 pub enum AesKey {
-    /// 16 bytes.
+    /// AES-128, 16 bytes.
     Bits128 = 16,
-    /// 24 bytes.
+    /// AES-192, 24 bytes.
     Bits192 = 24,
-    /// 32 bytes.
+    /// AES-256, 32 bytes.
     Bits256 = 32,
 }
 
@@ -22,7 +22,7 @@ impl AesKey {
     }
 }
 
-/// Integrity check of the suites with a cipher that has none.
+/// The integrity check of suites without an AEAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hmac {
     /// HMAC-SHA-1-96 (RFC 2404).
@@ -36,13 +36,13 @@ pub enum Hmac {
 }
 
 impl Hmac {
-    /// Returns the bytes of the key: as many as the hash has (RFC 2404 3, RFC 4868 2.1.1).
+    /// Returns the length of the key in bytes, equal to the length of the hash (RFC 2404 3, RFC 4868 2.1.1).
     const fn key_len(self) -> usize {
         self as usize
     }
 
-    /// Returns the bytes of the check value on the wire: half of the hash (RFC 4868 2.1), 96 bits of SHA-1 (RFC 2404
-    /// 2).
+    /// Returns the length of the check value on the wire in bytes: half of the hash (RFC 4868 2.1), or 96 bits for
+    /// SHA-1 (RFC 2404 2).
     const fn icv_len(self) -> usize {
         match self {
             Self::Sha1 => 12,
@@ -53,22 +53,22 @@ impl Hmac {
 
 /// The protection of a security association's packets.
 ///
-/// Every suite has an integrity check: encryption alone is not offered (RFC 8221 4).
+/// Every suite has an integrity check. Encryption without integrity is not offered (RFC 8221 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Suite {
     /// AES in Galois/counter mode, 16-byte tag (RFC 4106).
     AesGcm16 {
         /// Length of the AES key, without the salt.
         key: AesKey,
-        /// The IV is the sequence number and not on the wire (RFC 8750).
+        /// True if the IV is the sequence number, and the wire carries no IV (RFC 8750).
         implicit_iv: bool,
     },
     /// ChaCha20 and Poly1305 (RFC 7634).
     ChaCha20Poly1305 {
-        /// The IV is the sequence number and not on the wire (RFC 8750).
+        /// True if the IV is the sequence number, and the wire carries no IV (RFC 8750).
         implicit_iv: bool,
     },
-    /// Integrity alone, by AES-GMAC (RFC 4543).
+    /// AES-GMAC, integrity without encryption (RFC 4543).
     AesGmac {
         /// Length of the AES key, without the salt.
         key: AesKey,
@@ -77,38 +77,38 @@ pub enum Suite {
     AesCbc {
         /// Length of the AES key.
         key: AesKey,
-        /// The integrity check.
+        /// Integrity check.
         hmac: Hmac,
     },
-    /// Integrity alone, by an HMAC (RFC 2410).
+    /// An HMAC, integrity without encryption (RFC 2410).
     Null {
-        /// The integrity check.
+        /// Integrity check.
         hmac: Hmac,
     },
-    /// Triple DES in CBC mode (RFC 2451) with HMAC-SHA-1-96: for old peers, only on request as legacy. It should not be
-    /// used (RFC 8221 5).
+    /// Triple DES in CBC mode (RFC 2451) with HMAC-SHA-1-96. Only for old peers, and only with the option `legacy`. The
+    /// suite should not be used (RFC 8221 5).
     TripleDesCbc,
 }
 
-/// Bytes of the salt that follows the key of an AEAD (RFC 4106 4, RFC 7634 2, RFC 4543 3.2).
+/// Length of the salt after the key of an AEAD, in bytes (RFC 4106 4, RFC 7634 2, RFC 4543 3.2).
 pub(super) const SALT_LEN: usize = 4;
-/// Bytes of a ChaCha20 key.
+/// Length of a ChaCha20 key in bytes.
 const CHACHA20_KEY_LEN: usize = 32;
-/// Bytes of three DES keys.
+/// Length of three DES keys in bytes.
 const TRIPLE_DES_KEY_LEN: usize = 24;
-/// Bytes of the IV of the counter-mode suites.
+/// Length of the IV of the counter-mode suites in bytes.
 const COUNTER_IV_LEN: usize = 8;
-/// Bytes of an AES block, and of the IV of CBC.
+/// Length of an AES block, and of CBC's IV, in bytes.
 pub(super) const AES_BLOCK_LEN: usize = 16;
-/// Bytes of a DES block.
+/// Length of a DES block in bytes.
 pub(super) const DES_BLOCK_LEN: usize = 8;
-/// Alignment of every trailer's end (RFC 4303 2.4).
+/// Alignment of the trailer's end in bytes (RFC 4303 2.4).
 const TRAILER_ALIGNMENT: usize = 4;
 
 use AesKey::{Bits128, Bits192, Bits256};
 use Hmac::{Sha1, Sha256, Sha384, Sha512};
 
-/// Every suite with its name.
+/// All suites with their names.
 const SUITES: [(&str, Suite); 28] = [
     ("aes128gcm16", gcm(Bits128, false)),
     ("aes192gcm16", gcm(Bits192, false)),
@@ -148,19 +148,19 @@ const fn cbc(key: AesKey, hmac: Hmac) -> Suite {
     Suite::AesCbc { key, hmac }
 }
 
-/// An unknown suite name.
+/// The error for an unknown suite name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("suite \"{0}\" is not known; known are {known}", known = Suite::names())]
 pub struct UnknownSuite(pub String);
 
 impl Suite {
-    /// Returns every suite, the legacy one last.
+    /// Returns all suites, with the legacy suite last.
     pub fn all() -> impl Iterator<Item = Self> {
         SUITES.iter().map(|(_, suite)| *suite)
     }
 
-    /// Returns the suite of that name: `aes128gcm16`, `chacha20poly1305`, `aes256-sha512`, `3des-sha1`, … (strongSwan's
-    /// proposal words; `-iiv` marks an implicit IV).
+    /// Returns the suite with this name, for example `aes128gcm16`, `chacha20poly1305`, `aes256-sha512` or `3des-sha1`.
+    /// The names are strongSwan's proposal keywords, and `-iiv` marks an implicit IV.
     ///
     /// # Errors
     /// Returns an error with the list of known suites if no suite has that name.
@@ -169,7 +169,7 @@ impl Suite {
         found.map(|(_, suite)| *suite).ok_or_else(|| UnknownSuite(name.to_owned()))
     }
 
-    /// Returns the name for [`Suite::by_name`].
+    /// Returns the suite's name, as accepted by [`Suite::by_name`].
     pub fn name(self) -> &'static str {
         SUITES.iter().find(|(_, suite)| *suite == self).map_or("?", |(name, _)| name)
     }
@@ -178,13 +178,13 @@ impl Suite {
         SUITES.map(|(name, _)| name).join(", ")
     }
 
-    /// Returns true for a suite for old peers only.
+    /// Returns true for a suite that exists only for old peers.
     pub fn is_legacy(self) -> bool {
         self == Self::TripleDesCbc
     }
 
-    /// Returns the bytes of the encryption key, with the salt of the AEADs and GMAC after it (RFC 4106 8.1), as IKE and
-    /// `ip xfrm` hand it over.
+    /// Returns the length of the encryption key in bytes. For the AEADs and GMAC, this includes the salt after the key
+    /// (RFC 4106 8.1), as in IKE and `ip xfrm`.
     pub fn encryption_key_len(self) -> usize {
         match self {
             Self::AesGcm16 { key, .. } | Self::AesGmac { key } => key.len() + SALT_LEN,
@@ -195,17 +195,17 @@ impl Suite {
         }
     }
 
-    /// Returns the bytes of the integrity key; 0 for suites without one.
+    /// Returns the length of the integrity key in bytes, or 0 for suites without an integrity key.
     pub fn integrity_key_len(self) -> usize {
         self.hmac().map_or(0, Hmac::key_len)
     }
 
-    /// Returns the bytes of the integrity check value on the wire.
+    /// Returns the length of the integrity check value on the wire in bytes.
     pub fn icv_len(self) -> usize {
         self.hmac().map_or(TAG_LEN, Hmac::icv_len)
     }
 
-    /// Returns the bytes of the IV on the wire.
+    /// Returns the length of the IV on the wire in bytes.
     pub fn iv_len(self) -> usize {
         match self {
             Self::Null { .. } => 0,
@@ -216,7 +216,7 @@ impl Suite {
         }
     }
 
-    /// Returns the alignment of payload and trailer together, bytes.
+    /// Returns the alignment of the total length of payload and trailer, bytes.
     pub fn alignment(self) -> usize {
         match self {
             Self::AesCbc { .. } => AES_BLOCK_LEN,
@@ -234,18 +234,18 @@ impl Suite {
         }
     }
 
-    /// Returns true for suites with the sequence number as IV. Two packets with one sequence number under one key give
-    /// the key stream, or the authentication key, away (RFC 4106 2, RFC 7634 2).
+    /// Returns true for suites with the sequence number as IV. Two packets with one sequence number under one key
+    /// reveal the key stream or the authentication key (RFC 4106 2, RFC 7634 2).
     pub fn is_counter_mode(self) -> bool {
         self.has_salt()
     }
 
-    /// Returns true for a key that ends in a salt.
+    /// Returns true if the encryption key ends with a salt.
     pub(super) fn has_salt(self) -> bool {
         matches!(self, Self::AesGcm16 { .. } | Self::ChaCha20Poly1305 { .. } | Self::AesGmac { .. })
     }
 
-    /// Returns true if the sequence number takes the place of an IV.
+    /// Returns true if the sequence number replaces an IV on the wire.
     pub(super) fn has_implicit_iv(self) -> bool {
         matches!(self, Self::AesGcm16 { implicit_iv: true, .. } | Self::ChaCha20Poly1305 { implicit_iv: true })
     }

@@ -1,21 +1,21 @@
-//! The trailer after the payload: padding, its length, and the next header (RFC 4303 2.4 to 2.6).
+//! The trailer after the payload: padding, padding length, and next header (RFC 4303 2.4 to 2.6).
 
-/// Pad length and next header after the padding (RFC 4303 2.5, 2.6).
+/// Length of the two fields after the padding, in bytes: pad length and next header (RFC 4303 2.5, 2.6).
 pub(super) const TRAILER_FIELDS_LEN: usize = 2;
 
-/// Longest padding that fits into a word with the two fields after it.
+/// Maximum padding that fits into one word together with the two fields after it, bytes.
 pub(super) const SHORT_PAD_LEN_MAX: usize = size_of::<u64>() - TRAILER_FIELDS_LEN;
-/// Padding 1, 2, 3, … as it lies in a little-endian word.
+/// The padding bytes 1, 2, 3 and so on, as a little-endian word.
 const SHORT_PADDING: u64 = 0x0807_0605_0403_0201;
 
-/// Returns a trailer in one word, for a single store.
+/// Returns a trailer as one word, for a single store.
 #[inline]
 pub(super) fn short_trailer(pad_len: usize, next_header: u8) -> u64 {
     let word = SHORT_TRAILERS[pad_len];
     word | u64::from(next_header) << (u8::BITS * (pad_len as u32 + 1))
 }
 
-/// Trailers with every padding that fits into a word, without the next header.
+/// Trailers without next header, one for each padding length that fits into a word.
 const SHORT_TRAILERS: [u64; SHORT_PAD_LEN_MAX + 1] = {
     let mut trailers = [0; SHORT_PAD_LEN_MAX + 1];
     let mut pad_len = 0;

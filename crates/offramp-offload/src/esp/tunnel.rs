@@ -1,4 +1,4 @@
-//! The outer header of a tunnel (RFC 4301 5.1.2), and the rules for DF, DSCP and ECN (RFC 6040).
+//! The outer header of a tunnel (RFC 4301 5.1.2), with the rules for DF, DSCP and ECN (RFC 6040).
 
 use super::error::SaFault;
 use super::udp::{self, UdpPorts};
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 /// Default hop limit of outer headers (IANA's default for IP).
 pub const HOP_LIMIT_DEFAULT: u8 = 64;
-/// Largest DSCP: six bits (RFC 2474 3).
+/// Maximum DSCP, six bits (RFC 2474 3).
 const DSCP_MAX: u8 = 63;
 
 /// IP protocol number of ESP.
@@ -27,39 +27,41 @@ const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 const ECN_MASK: u8 = 0b11;
 const DSCP_SHIFT: u32 = 2;
 
-/// IPv4's don't-fragment bit of the outer header.
+/// The rule for the don't-fragment bit of an outer IPv4 header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DfRule {
-    /// As in the inner packet; an inner IPv6 packet sets it, as nobody on the way may fragment it.
+    /// DF is copied from the inner packet. For an inner IPv6 packet, DF is set, because no router may fragment IPv6
+    /// packets.
     #[default]
     Copy,
-    /// Always set.
+    /// DF is always set.
     Set,
-    /// Never set.
+    /// DF is never set.
     Clear,
 }
 
-/// DSCP of the outer header. The inner one is left alone at both ends.
+/// The rule for the DSCP of the outer header. The inner DSCP is unchanged at both ends of the tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DscpRule {
-    /// As in the inner packet.
+    /// The DSCP is copied from the inner packet.
     #[default]
     Copy,
-    /// Always this value, 0 to 63.
+    /// The DSCP is always this value, 0 to 63.
     Set(u8),
 }
 
-/// ECN of the outer header (RFC 6040 4.1).
+/// The rule for the ECN field of the outer header (RFC 6040 4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnRule {
-    /// Normal mode: as in the inner packet.
+    /// Normal mode: the field is copied from the inner packet.
     #[default]
     Normal,
-    /// Compatibility mode: never ECN-capable, for a far end that would lose the marks.
+    /// Compatibility mode: the outer header is never ECN-capable, because the other end of the tunnel would lose the
+    /// marks.
     Compatibility,
 }
 
-/// A tunnel's ends, and the rules for its outer header.
+/// A tunnel: its two ends, and the rules for its outer header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
     /// Outer source address.
@@ -68,11 +70,11 @@ pub struct Tunnel {
     pub destination: IpAddr,
     /// Outer TTL or hop limit.
     pub hop_limit: u8,
-    /// Outer DF bit (IPv4).
+    /// Rule for the outer DF bit (IPv4).
     pub df: DfRule,
-    /// Outer DSCP.
+    /// Rule for the outer DSCP.
     pub dscp: DscpRule,
-    /// Outer ECN.
+    /// Rule for the outer ECN field.
     pub ecn: EcnRule,
 }
 
@@ -100,7 +102,7 @@ impl Tunnel {
     }
 }
 
-/// The fields of the inner header that the outer one needs.
+/// The fields of the inner header needed for the outer header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inner {
     /// `ToS` or traffic class.
@@ -109,7 +111,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Reads the fields. Returns `None` without IP.
+    /// Reads the fields. Returns `None` if the frame carries no IP.
     #[inline]
     pub(super) fn of(frame: &[u8], layout: &FrameLayout) -> Option<Self> {
         let header = frame[layout.network_start..].first_chunk::<IPV4_HEADER_LEN>()?;
@@ -130,7 +132,7 @@ pub(super) struct Outer {
     bytes: [u8; IPV6_HEADER_LEN],
     network_len: usize,
     len: usize,
-    /// The sum of the IPv4 header in `bytes`.
+    /// Sum of the IPv4 header in `bytes`.
     fixed_sum: Sum,
     rules: Tunnel,
 }
@@ -163,13 +165,13 @@ impl Outer {
         self.network_len == IPV4_HEADER_LEN
     }
 
-    /// Returns the bytes of the IP header and the UDP header, if there is one.
+    /// Returns the length of the IP header and, if present, the UDP header, in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Writes the header to the front of `packet`, the whole outer packet. `id` tells IPv4 packets with DF clear apart
-    /// (RFC 6864 4.2). [`udp::write_header`] writes the UDP header.
+    /// Writes the header to the front of `packet`, the whole outer packet. `id` distinguishes IPv4 packets with DF
+    /// clear (RFC 6864 4.2). [`udp::write_header`] writes the UDP header.
     #[inline(never)]
     pub(super) fn write(&self, packet: &mut [u8], inner: Inner, id: u16) {
         let packet_len = packet.len();
@@ -209,8 +211,8 @@ impl Outer {
     }
 }
 
-/// Returns an IP header without options for `payload_len` bytes of UDP. DF is set, and nothing is the host's: no class,
-/// and the default hop limit.
+/// Returns an IP header without options for `payload_len` bytes of UDP. DF is set, the traffic class is 0, and the hop
+/// limit is the default. No field depends on a host's packet.
 pub(super) fn header_alone(source: IpAddr, destination: IpAddr, payload_len: usize) -> Vec<u8> {
     let rules = Tunnel { df: DfRule::Set, dscp: DscpRule::Set(0), ..Tunnel::new(source, destination) };
     let outer = Outer::new(&rules, Some(UdpPorts::default()));
@@ -227,11 +229,12 @@ fn to_v6(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Congestion was marked on a packet without ECN: it must be dropped (RFC 6040 4.2).
+/// The error for a congestion mark on a packet without ECN. Such a packet must be dropped (RFC 6040 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CongestionUnsaid;
 
-/// Returns the ECN field of a decapsulated packet from the inner and the outer one (RFC 6040 4.2, figure 4).
+/// Returns the ECN field of a decapsulated packet, computed from the inner and the outer ECN field (RFC 6040 4.2,
+/// figure 4).
 pub(super) fn ecn_of(inner: u8, outer: u8) -> Result<u8, CongestionUnsaid> {
     const NOT_ECT: u8 = 0b00;
     const ECT_1: u8 = 0b01;
@@ -246,13 +249,14 @@ pub(super) fn ecn_of(inner: u8, outer: u8) -> Result<u8, CongestionUnsaid> {
     }
 }
 
-/// Returns `ToS` or traffic class of a packet; 0 without IP.
+/// Returns `ToS` or traffic class of a packet, or 0 if the frame carries no IP.
 #[inline]
 pub(super) fn class_of(frame: &[u8], layout: &FrameLayout) -> u8 {
     Inner::of(frame, layout).map_or(0, |inner| inner.class)
 }
 
-/// Writes the ECN field of an inner packet. The IPv4 header checksum stays as right or wrong as it was.
+/// Writes the ECN field of an inner packet. Updates the IPv4 header checksum incrementally: a wrong checksum stays
+/// wrong.
 pub(super) fn set_ecn(frame: &mut [u8], layout: &FrameLayout, ecn: u8) {
     let at = layout.network_start;
     let old = be16(frame, at);
@@ -271,8 +275,8 @@ pub(super) fn set_ecn(frame: &mut [u8], layout: &FrameLayout, ecn: u8) {
     }
 }
 
-/// Sets length and protocol of the IP header of a packet in transport mode. The IPv4 header checksum stays as right or
-/// wrong as it was.
+/// Sets length and protocol in the IP header of a packet in transport mode. Updates the IPv4 header checksum
+/// incrementally: a wrong checksum stays wrong.
 #[inline]
 pub(super) fn set_len_and_protocol(frame: &mut [u8], layout: &FrameLayout, packet_end: usize, protocol: u8) {
     let at = layout.network_start;
@@ -282,12 +286,12 @@ pub(super) fn set_len_and_protocol(frame: &mut [u8], layout: &FrameLayout, packe
         frame[layout.protocol_at] = protocol;
         return;
     }
-    // One length check here; an array needs none at each index.
+    // Check the length once here: indexing an array then needs no further checks.
     let Some(header) = frame[at..].first_chunk_mut::<IPV4_HEADER_LEN>() else { return };
     Ipv4Words::of(header, packet_len, protocol).write(header);
 }
 
-/// The words of an IPv4 header with different values in a clear packet and its ESP packet, as they lie in memory.
+/// The words of an IPv4 header that differ between a clear packet and its ESP packet, in memory order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ipv4Words {
     len: u16,
@@ -295,8 +299,9 @@ pub(super) struct Ipv4Words {
 }
 
 impl Ipv4Words {
-    /// Updates both words at once (RFC 1624 3, equation 3). The words are taken as they lie in memory: a checksum does
-    /// not depend on byte order (RFC 1071 2 (B)). Five words cannot overflow 32 bits.
+    /// Computes the new length word, protocol word and checksum (RFC 1624 3, equation 3). The words are in memory
+    /// order, because a checksum does not depend on byte order (RFC 1071 2 (B)). The sum of five words cannot overflow
+    /// 32 bits.
     #[inline]
     fn of(header: &[u8; IPV4_HEADER_LEN], packet_len: usize, protocol: u8) -> Self {
         let word = |at: usize| u32::from(u16::from_le_bytes([header[at], header[at + 1]]));
@@ -306,7 +311,7 @@ impl Ipv4Words {
         let hops = old_hops & 0xff | u32::from(protocol) << u8::BITS;
         // An inverted word is its distance from 0xffff.
         let sum = 3 * 0xffff + u32::from(len) + hops - field - old_len - old_hops;
-        // The upper half of x + rotated x is upper + lower + the carry between them.
+        // The upper half of x + rotated x is upper half + lower half + the carry between the halves.
         let sum = sum.wrapping_add(sum.rotate_left(u16::BITS)) >> u16::BITS;
         Self { len, hops_and_checksum: hops | (sum ^ 0xffff) << u16::BITS }
     }
@@ -318,8 +323,8 @@ impl Ipv4Words {
     }
 }
 
-/// The words of [`set_len_and_protocol`] for an IP header without options or extension headers, known before the header
-/// is at its place.
+/// The words written by [`set_len_and_protocol`], for an IP header without options or extension headers. The words are
+/// computed before the header moves to its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LenAndProtocol {
     Ipv4(Ipv4Words),
@@ -327,7 +332,7 @@ pub(super) enum LenAndProtocol {
 }
 
 impl LenAndProtocol {
-    /// Computes the words. `header` is the whole IP header: its length implies the IP version.
+    /// Computes the words. `header` is the whole IP header, and its length implies the IP version.
     #[inline]
     pub(super) fn of(header: &[u8], packet_len: usize, protocol: u8) -> Self {
         match header.as_array() {
@@ -336,7 +341,7 @@ impl LenAndProtocol {
         }
     }
 
-    /// Writes the words to the header, of the same length.
+    /// Writes the words to a header of the same length.
     #[inline]
     pub(super) fn write(self, header: &mut [u8]) {
         match (self, header.first_chunk_mut()) {

@@ -7,16 +7,16 @@ use crate::checksum::{Sum, sum};
 use crate::frame::Frame;
 use crate::layout::{Network, PROTOCOL_UDP, Transport, UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET, put16};
 
-/// Bytes of SPI and sequence number.
+/// Length of SPI and sequence number in bytes.
 pub(super) const ESP_HEADER_LEN: usize = 8;
-/// The port of ESP in UDP, shared with IKE (RFC 3948 2.1).
+/// UDP port of encapsulated ESP, shared with IKE (RFC 3948 2.1).
 pub const UDP_ENCAPSULATION_PORT: u16 = 4500;
 /// The payload of a NAT-keepalive packet (RFC 3948 2.3).
 pub const KEEPALIVE: [u8; 1] = [0xff];
-/// Bytes in place of an SPI, before IKE (RFC 3948 2.2).
+/// Marker before an IKE message, in the place of an SPI (RFC 3948 2.2).
 pub const NON_ESP_MARKER: [u8; 4] = [0; 4];
 
-/// Ports of UDP encapsulation.
+/// The ports of UDP encapsulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpPorts {
     /// Source port of sent packets.
@@ -37,35 +37,35 @@ impl UdpPorts {
     }
 }
 
-/// An ESP packet in a frame: enough to find its association.
+/// An ESP packet in a frame, with the fields that identify its association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EspPacket {
     /// Security parameters index.
     pub spi: u32,
-    /// Sequence number; the lower half of an extended one.
+    /// Sequence number, or the lower half of an extended sequence number.
     pub sequence: u32,
-    /// True if it came inside UDP.
+    /// True if the packet was received inside UDP.
     pub is_encapsulated: bool,
     /// Offset of the ESP header, bytes from the start of the frame.
     pub esp_at: usize,
 }
 
-/// The class of a frame to IPsec.
+/// The class of a received frame, for IPsec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// ESP, bare or in UDP.
+    /// An ESP packet, directly in IP or in UDP.
     Esp(EspPacket),
-    /// IKE after a non-ESP marker: for the key daemon, to be passed on as it is.
+    /// An IKE message after a non-ESP marker. The caller passes the frame unchanged to the key daemon.
     Ike,
-    /// A NAT-keepalive. It has done its work: drop it (RFC 3948 4).
+    /// A NAT-keepalive, which the caller drops (RFC 3948 4).
     Keepalive,
-    /// Anything else: bypass or discard, as the policy says.
+    /// Any other frame. The policy decides between bypass and discard.
     Clear,
 }
 
 impl Arrival {
-    /// Classifies a frame of the wire. UDP to `udp_port` is encapsulation ([`UDP_ENCAPSULATION_PORT`], or `None`
-    /// without encapsulation).
+    /// Classifies a frame from the wire. UDP packets to `udp_port` are encapsulated ([`UDP_ENCAPSULATION_PORT`], or
+    /// `None` without encapsulation).
     ///
     /// # Errors
     /// Returns [`Refused::Malformed`] for ESP with a truncated header. Returns [`Refused::Fragment`] for a fragment of
@@ -102,8 +102,8 @@ fn esp_packet(frame: &[u8], esp_at: usize, end: usize, is_encapsulated: bool) ->
     Ok(Arrival::Esp(EspPacket { spi, sequence, is_encapsulated, esp_at }))
 }
 
-/// Writes the UDP header at `udp_at` of a sealed packet that ends at `end`. The checksum is 0 over IPv4 (RFC 3948 2.1)
-/// and computed over IPv6, where 0 is not allowed (RFC 8200 8.1).
+/// Writes the UDP header at `udp_at` of a sealed packet that ends at `end`. The checksum is 0 over IPv4 (RFC 3948 2.1).
+/// Over IPv6, the checksum is computed, because 0 is not allowed (RFC 8200 8.1).
 #[inline(never)]
 pub(super) fn write_header(frame: &mut [u8], udp_at: usize, end: usize, ports: [u8; 4], ipv6_header_at: Option<usize>) {
     let udp_len = (end - udp_at) as u16;
@@ -118,8 +118,8 @@ pub(super) fn write_header(frame: &mut [u8], udp_at: usize, end: usize, ports: [
     }
 }
 
-/// Writes a NAT-keepalive (RFC 3948 2.3) into `out`, for the association of the packet `sealed`: with its Ethernet
-/// header, addresses and ports. Returns `None`, with nothing in `out`, if that is no packet in UDP.
+/// Writes a NAT-keepalive (RFC 3948 2.3) into `out`, with the Ethernet header, addresses and ports of the packet
+/// `sealed`. Returns `None`, and leaves `out` empty, if `sealed` is no packet in UDP.
 pub fn write_keepalive(sealed: &Frame<'_>, out: &mut Vec<u8>) -> Option<()> {
     out.clear();
     let (sealed, layout) = sealed.parts().ok()?;
@@ -137,7 +137,7 @@ pub fn write_keepalive(sealed: &Frame<'_>, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Returns the bytes added by encapsulation.
+/// Returns the number of bytes added by encapsulation.
 pub(super) fn header_len(ports: Option<UdpPorts>) -> usize {
     if ports.is_some() { UDP_HEADER_LEN } else { 0 }
 }

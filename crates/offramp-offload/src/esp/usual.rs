@@ -1,17 +1,18 @@
-//! The usual headers: their places in a frame are constants, known to the compiler.
+//! Fast paths for usual headers, with constant offsets known to the compiler.
 
 use super::udp::ESP_HEADER_LEN;
 use crate::layout::{
     ETHERNET_HEADER_LEN, FrameLayout, IPV4_HEADER_LEN_MIN as IPV4_HEADER_LEN, IPV6_HEADER_LEN, Network, VLAN_TAG_LEN,
 };
 
-/// Bytes of ESP header and IV of the usual suites (RFC 4106 3.1).
+/// Length of ESP header and IV in the usual suites, in bytes (RFC 4106 3.1).
 pub(super) const COMMON_FRONT_LEN: usize = ESP_HEADER_LEN + 8;
 
-/// Offset of the IP header after Ethernet without and with a tag.
+/// Offset of the IP header after an Ethernet header without a tag.
 const PLAIN: usize = ETHERNET_HEADER_LEN;
+/// Offset of the IP header after an Ethernet header with a tag.
 const TAGGED: usize = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
-/// Offset of the bytes after IP, and in the sealed frame of the encrypted part.
+/// Offset of the bytes after an IPv4 header in a frame without a tag.
 const PLAIN_IPV4: usize = PLAIN + IPV4_HEADER_LEN;
 const TAGGED_IPV4: usize = TAGGED + IPV4_HEADER_LEN;
 const PLAIN_IPV6: usize = PLAIN + IPV6_HEADER_LEN;
@@ -23,8 +24,8 @@ pub(super) const PLACES_OF_USUAL: [[usize; 3]; 4] = [
     [TAGGED, TAGGED_IPV6, TAGGED_IPV6 + COMMON_FRONT_LEN],
 ];
 
-/// Calls the method for the given usual kind of headers: the compiler then knows the offsets of the IP header, of the
-/// bytes after it and of the encrypted part.
+/// Calls the method specialized for the given kind of headers. The compiler then knows the offsets of the IP header, of
+/// the bytes after it, and of the encrypted part.
 macro_rules! of_usual {
     ($kind:literal, $this:ident.$method:ident($($argument:expr),*)) => {
         $this.$method::<
@@ -44,7 +45,8 @@ macro_rules! of_usual {
 }
 pub(super) use of_usual;
 
-/// Headers that nearly every frame has: Ethernet with one tag or none, IP without options or extension headers.
+/// The kinds of usual headers, as in nearly every frame: Ethernet with one tag or none, IP without options or extension
+/// headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Usual {
     Ipv4,
@@ -54,7 +56,7 @@ pub(super) enum Usual {
 }
 
 impl Usual {
-    /// Returns `None` for all other headers.
+    /// Returns the kind of a frame's headers, or `None` for unusual headers.
     #[inline]
     pub(super) fn of(layout: &FrameLayout) -> Option<Self> {
         match (layout.network, layout.network_start, layout.transport_start) {
@@ -67,7 +69,7 @@ impl Usual {
     }
 }
 
-/// Moves headers of `len` bytes within a frame. The usual ones are moved by two overlapping loads and stores of
+/// Moves headers of `len` bytes within a frame. Usual headers are moved with two overlapping loads and stores of
 /// constant length.
 #[inline]
 pub(super) fn move_headers(frame: &mut [u8], from: usize, to: usize, len: usize) {

@@ -6,7 +6,7 @@
 //!
 //! | outer packet | frames |
 //! |---|---|
-//! | UDP: VXLAN, VXLAN-GPE, Geneve, FOU, GUE | UDP super-frames; each datagram is the tunnel's headers and one inner segment |
+//! | UDP: VXLAN, VXLAN-GPE, Geneve, FOU, GUE | UDP super-frames; per datagram: tunnel headers, one inner segment |
 //! | GRE (with key or checksum), IP in IP | one complete frame per inner segment |
 //!
 //! The outer UDP checksum is requested even if the sender omitted it. USO does not support datagrams without a
