@@ -23,7 +23,7 @@
 //! |---|---|
 //! | next in sequence, same headers, same length as the first | is coalesced |
 //! | next in sequence, same headers, but shorter, or with PSH or FIN | is coalesced, and closes the aggregate |
-//! | longer; after a gap; other headers; beyond the aggregate's limit | closes the aggregate, and starts one if allowed |
+//! | longer; after a gap; other headers; beyond the size limit | closes the aggregate, and starts one if allowed |
 //! | PSH or FIN without an aggregate; no payload; SYN, RST, URG | is delivered alone, after its flow's aggregate |
 //! | CWR without `RSC_ACCECN`; IPv4 options; headers > 192 bytes | is delivered alone, after its flow's aggregate |
 //! | UDP without checksum; with a trailer | is delivered alone, after its flow's aggregate |

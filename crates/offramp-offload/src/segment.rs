@@ -5,7 +5,7 @@
 //!
 //! | kind | what changes from frame to frame |
 //! |---|---|
-//! | TCP | IP length, IPv4 ID and header checksum, sequence number, FIN, PSH (last frame), CWR (first, AccECN all), checksum |
+//! | TCP | IP length, IPv4 ID, IPv4 and TCP checksums, sequence number, FIN, PSH (last), CWR (first, AccECN all) |
 //! | UDP (USO) | IP length, IPv4 ID and header checksum, UDP length, checksum |
 //! | UDP fragments (UFO) | IP length, fragment offset, MF, header checksum; one UDP checksum covers the datagram |
 //!

@@ -8,11 +8,11 @@ use super::*;
 use crate::layout::{FrameLayout, LengthFrom};
 use crate::meta::{ChecksumState, PartialChecksum};
 
-/// Bytes after a copy's end; they must stay.
+/// Value of the bytes after a copy's end, which must not change.
 const GUARD: u8 = 0xa5;
-/// Lengths tried one by one, beyond every branch of every kernel.
+/// Maximum of the lengths tried one by one. This length exceeds every branch of every kernel.
 const LEN_EXHAUSTIVE: usize = 600;
-/// Offsets after a cache line's boundary: aligned, odd, even, and around a vector's ends.
+/// Start offsets after a cache line's boundary: aligned, odd, even, and around a vector's ends.
 const STARTS: [usize; 9] = [0, 1, 2, 16, 31, 32, 33, 62, 63];
 
 #[repr(align(64))]
@@ -145,7 +145,7 @@ proptest! {
         let (front, back) = (sum(&message[..cut]), sum(&message[cut..]));
         let back = if cut % 2 == 0 { back } else { back.at_odd_offset() };
         prop_assert_eq!(front.plus(back).fold(), oracle(&message));
-        // Subtraction undoes it, up to the sign of zero.
+        // Subtraction reverts the addition, up to the sign of zero.
         prop_assert_eq!(sum(&message).minus(back).fold() % 0xffff, front.fold() % 0xffff);
     }
 
@@ -220,7 +220,7 @@ fn a_field_outside_the_packet_is_refused() {
     assert_eq!(refused(&mut frame, 42, 16, 60), Ok(()));
 }
 
-/// Builds TCP and UDP over both IP versions with an independent builder.
+/// Builds TCP and UDP packets over IPv4 and IPv6 with an independent builder.
 fn packets(payload: &[u8]) -> Vec<Vec<u8>> {
     let ethernet = || PacketBuilder::ethernet2([2; 6], [4; 6]);
     let ipv4 = || ethernet().ipv4([192, 0, 2, 1], [198, 51, 100, 7], 64);

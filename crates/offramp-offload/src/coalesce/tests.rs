@@ -1,4 +1,4 @@
-//! Shared helpers: a small frame builder and a segmenter, both independent of the code under test.
+//! Shared helpers: a small frame builder and a segmenter, independent of the code under test.
 
 mod linux;
 mod metadata;
@@ -19,9 +19,9 @@ const URG: u8 = 0x20;
 const ECE: u8 = 0x40;
 const CWR: u8 = 0x80;
 const AE: u8 = 0x01;
-/// Of a host that does not know AccECN.
+/// Receive offloads of a host without AccECN support.
 const ALL: Offloads = Offloads::RX.difference(Offloads::RSC_ACCECN);
-/// NOP, NOP, timestamps of value 7 and echo 9.
+/// TCP options: NOP, NOP, timestamps with value 7 and echo 9.
 const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
 
 /// Computes the sum of RFC 1071 section 1, word by word.
@@ -38,12 +38,12 @@ fn slow_sum(parts: &[&[u8]]) -> u16 {
     total as u16
 }
 
-/// One frame to be built.
+/// The description of a frame to build.
 #[derive(Clone, Debug)]
 struct Spec {
     source_mac: u8,
     destination_mac: u8,
-    /// Whole tags: TPID and TCI.
+    /// Whole VLAN tags: TPID and TCI.
     tags: Vec<u8>,
     is_ipv6: bool,
     is_udp: bool,
@@ -56,12 +56,12 @@ struct Spec {
     fragment_field: u16,
     flow_label: u16,
     ip_options: Vec<u8>,
-    /// IPv6 destination options: the eight bytes without next header and length are six.
+    /// Contents of an IPv6 destination-options header of eight bytes: the six bytes after next header and length.
     destination_options: Option<[u8; 6]>,
     seq: u32,
     ack: u32,
     flags: u8,
-    /// The bit above the flags: AE.
+    /// AE, the bit above the flags.
     ae: u8,
     window: u16,
     urgent: u16,
@@ -79,12 +79,12 @@ enum Checksum {
     Absent,
 }
 
-/// Returns bytes that encode their place in the stream, so that every swap shows.
+/// Returns bytes that encode their place in the stream, so that the test detects every swap.
 fn stream(seq: u32, len: usize) -> Vec<u8> {
     (seq..seq + len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// Returns a TCP segment at `seq` of `len` bytes, ID 1000, IPv4.
+/// Returns a TCP segment over IPv4 at `seq` with `len` bytes and ID 1000.
 fn tcp(seq: u32, len: usize) -> Spec {
     Spec {
         source_mac: 1,
@@ -115,7 +115,7 @@ fn tcp(seq: u32, len: usize) -> Spec {
     }
 }
 
-/// Returns segments of these sizes, one after the other, with IDs that count.
+/// Returns consecutive segments of these sizes, with increasing IDs.
 fn tcp_run(sizes: &[usize]) -> Vec<Spec> {
     let mut seq = 10_000;
     let specs = sizes.iter().enumerate().map(|(n, len)| {
@@ -126,7 +126,7 @@ fn tcp_run(sizes: &[usize]) -> Vec<Spec> {
     specs.collect()
 }
 
-/// Returns datagrams of these sizes, with IDs that count.
+/// Returns datagrams of these sizes, with increasing IDs.
 fn udp_run(sizes: &[usize]) -> Vec<Spec> {
     tcp_run(sizes).into_iter().map(|spec| Spec { is_udp: true, ..spec }).collect()
 }
@@ -135,7 +135,7 @@ fn to_ipv6(specs: Vec<Spec>) -> Vec<Spec> {
     specs.into_iter().map(|spec| Spec { is_ipv6: true, ..spec }).collect()
 }
 
-/// Pads a frame to the minimum of Ethernet.
+/// Pads a frame to the minimum length of Ethernet.
 fn padded(spec: Spec) -> Spec {
     Spec { padding: 60_usize.saturating_sub(spec.build().len()), ..spec }
 }
@@ -274,8 +274,8 @@ fn coalesce_with(config: CoalesceConfig, frames: &[Vec<u8>]) -> Vec<Delivered> {
     delivered
 }
 
-/// Returns the payload sizes of the delivered frames of one flow, after a check that segmenting them restores exactly
-/// the given ones.
+/// Returns the payload sizes of the delivered frames of one flow. Checks that their segmentation restores exactly the
+/// given frames.
 fn sizes_with(config: CoalesceConfig, specs: &[Spec]) -> Vec<usize> {
     let frames: Vec<_> = specs.iter().map(Spec::build).collect();
     let delivered = coalesce_with(config, &frames);
@@ -308,7 +308,8 @@ fn assert_segments_into(delivered: &[Delivered], frames: &[Vec<u8>]) {
     assert_eq!(left.count(), 0, "frames are missing");
 }
 
-/// Compares both frames, except for padding, and for the ID if the sender kept it fixed, with DF.
+/// Compares a segment with the original frame, except for padding. Ignores the ID if the sender used a constant ID with
+/// DF.
 fn assert_same_frame(cut: &[u8], original: &[u8], first: &[u8]) {
     let mut cut = trimmed(cut).to_vec();
     let original = trimmed(original);
@@ -327,7 +328,7 @@ fn ipv4_id_at(frame: &[u8]) -> Option<usize> {
     (layout.network == Network::Ipv4).then_some(layout.network_start + 4)
 }
 
-/// Segments an aggregate as any host would, with new checksums; checks its metadata on the way.
+/// Segments an aggregate in the way of a host, with new checksums. Also checks the metadata.
 fn segments_of((meta, bytes): &Delivered) -> Vec<Vec<u8>> {
     let Some(segmentation) = meta.segmentation else {
         assert_eq!(meta.segments, 1);
@@ -349,7 +350,7 @@ fn segments_of((meta, bytes): &Delivered) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Segments it with our own transmit side.
+/// Segments the aggregate with this crate's segmenter.
 fn by_segmenter(meta: &RxMeta, bytes: &[u8]) -> Vec<Vec<u8>> {
     let ChecksumState::Partial(partial) = meta.checksum else { panic!("an aggregate's checksum is partial") };
     let asked = TxMeta { checksum: Some(partial), segmentation: meta.segmentation };

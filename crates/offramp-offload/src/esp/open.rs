@@ -143,8 +143,9 @@ impl Opener {
     /// Verifies the packet and decrypts it in place. `sequence` is the result of [`ReplayWindow::check`].
     ///
     /// # Errors
-    /// Returns [`Refused::UnknownSpi`], [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged. Returns
-    /// [`Refused::BadTag`] for a wrong check value. The bytes of the payload are then unspecified.
+    /// Returns [`Refused::UnknownSpi`], [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged.
+    /// Returns [`Refused::BadTag`] for a wrong check value. The bytes of the payload are then unspecified.
+    #[inline]
     pub fn decrypt(&self, frame: &mut Frame<'_>, packet: &EspPacket, sequence: u64) -> Result<Decrypted, Refused> {
         let (frame, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
         // The check value covers the association's SPI and the given number, so these must equal the packet's.

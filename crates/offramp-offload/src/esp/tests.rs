@@ -1,4 +1,4 @@
-//! Tests with access to internals: published packets with a given IV, Wycheproof through the ciphers as ESP uses them,
+//! Tests with access to internals: published packets with a given IV, Wycheproof's cases in the form of ESP packets,
 //! and the tables of the tunnel rules.
 
 use super::cipher::{Parts, Protection};

@@ -1,11 +1,12 @@
-//! Linux' own words for security associations: the input and output of `ip xfrm` (ip-xfrm(8)).
+//! Linux' text format for security associations: the input and output of `ip xfrm` (ip-xfrm(8)).
 //!
 //! [`XfrmConfig::parse`] reads commands (`ip xfrm state add …`, `ip xfrm policy add …`, as in a script) and the output
-//! of `ip xfrm state` and `ip xfrm policy`, also with `-s` and `-o`, mixed in any order. [`XfrmConfig::associations`]
-//! translates them for an adapter: in place of the original kernel, or as its far end.
+//! of `ip xfrm state` and `ip xfrm policy`, with or without `-s` and `-o`, mixed in any order.
+//! [`XfrmConfig::associations`] translates states and policies for an adapter. The adapter replaces the original
+//! kernel, or is the other end of its associations.
 //!
-//! Words that would change the meaning are refused with line and word; words without effect on the adapter (`priority`,
-//! `index`, counters, times) are passed over. No error shows a word that may be a part of a key.
+//! Unsupported words that would change the meaning are refused, with line and word. Words without effect on the adapter
+//! (`priority`, `index`, counters, times) are skipped. No error shows a word that can be part of a key.
 
 mod fault;
 mod meaning;
@@ -21,18 +22,18 @@ pub use state::{StateFlags, XfrmState};
 
 use words::{Statement, Words};
 
-/// The result of reading: states (security associations) and policies, in the order of the text.
+/// The parsed states (security associations) and policies, in the order of the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XfrmConfig {
-    /// The states.
+    /// Parsed states.
     pub states: Vec<XfrmState>,
-    /// The policies, without those of single sockets.
+    /// Parsed policies, without policies of single sockets.
     pub policies: Vec<XfrmPolicy>,
 }
 
 impl XfrmConfig {
-    /// Reads commands and output of `ip xfrm`. In a script, known commands about other things than xfrm are passed over
-    /// (`ip address`, `modprobe`, …); `flush` forgets everything before it.
+    /// Parses commands and output of `ip xfrm`. In a script, known commands unrelated to xfrm are skipped (`ip
+    /// address`, `modprobe` and others). `flush` discards all earlier states or policies.
     ///
     /// # Errors
     /// Returns the first fault or unsupported word, with its line.
@@ -59,7 +60,7 @@ impl XfrmConfig {
     fn run(&mut self, words: &mut Words) -> Result<(), XfrmError> {
         let Some(object) = words.xfrm_object()? else { return Ok(()) };
         let command = words.required("a command, such as add")?;
-        // `ip` takes any prefix of a command, and picks the first of its list that fits.
+        // `ip` accepts any prefix of a command, and selects the first match in its list.
         let is = |name: &str| name.starts_with(command.text);
         match (object, command.text) {
             (words::Object::State, _) if is("add") || is("update") => {

@@ -13,16 +13,16 @@ use crate::vlan::TagChange;
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
 
-/// Bytes of payload of [`tcp4_frame`].
+/// Payload length of [`tcp4_frame`] in bytes.
 pub(crate) const PAYLOAD_LEN: usize = 100;
 
-/// Returns a TCP frame over IPv4 with the right checksums, as it comes from the wire.
+/// Returns a TCP frame over IPv4 with correct checksums, as received from the wire.
 pub(crate) fn tcp4_frame() -> Vec<u8> {
     let (frame, meta) = tcp_super_frame(false, &pattern(PAYLOAD_LEN), 0x18, 1, 1);
     cut(&frame, &meta, &SegmentPolicy::default()).remove(0)
 }
 
-/// Returns a TCP super-frame with the sum of the pseudo-header in its checksum field, as from a host.
+/// Returns a TCP super-frame with the pseudo-header's sum in its checksum field, as sent by a host.
 fn tcp_super_frame(version6: bool, payload: &[u8], flags_byte: u8, id: u16, sequence: u32) -> (Vec<u8>, TxMeta) {
     let mut frame = Vec::new();
     let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
@@ -90,7 +90,7 @@ fn pattern(len: usize) -> Vec<u8> {
 fn cwr_stays_on_every_segment_if_the_request_says_accecn_and_on_the_first_otherwise() {
     for version6 in [false, true] {
         for (mark, of_all) in [(Cwr::Unmarked, false), (Cwr::First, false), (Cwr::All, true)] {
-            // CWR, ECE, ACK, PSH; and AE.
+            // The flags CWR, ECE, ACK and PSH are set here, and AE below.
             let (mut frame, mut meta) = tcp_super_frame(version6, &pattern(5000), 0xd8, 1, 1);
             let start = usize::from(meta.checksum.unwrap().start);
             frame[start + 12] |= 1;
@@ -112,7 +112,7 @@ fn cwr_stays_on_every_segment_if_the_request_says_accecn_and_on_the_first_otherw
 fn tcp_segments_carry_the_payload_in_order_with_right_sums_and_flags() {
     for version6 in [false, true] {
         let payload = pattern(10_000);
-        // CWR, ECE, PSH, ACK, FIN.
+        // The flags are CWR, ECE, PSH, ACK and FIN.
         let (frame, meta) = tcp_super_frame(version6, &payload, 0xd9, 0xfffe, 0xffff_f000);
         let frames = cut(&frame, &meta, &SegmentPolicy::default());
         assert_eq!(frames.len(), 7);
@@ -164,7 +164,8 @@ fn ip_ids_wrap_around() {
     assert_eq!(ids, [0xfffe, 0xffff, 0x0000]);
 }
 
-/// Returns an SCTP packet as Linux hands it over on a packet socket: a field of zeros, and the request of a checksum.
+/// Returns an SCTP packet in the form delivered by Linux on a packet socket: a zero checksum field, and the request for
+/// a checksum.
 fn sctp_frame(version6: bool, padding: usize) -> (Vec<u8>, TxMeta) {
     let mut frame = Vec::new();
     let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
@@ -185,7 +186,7 @@ fn an_sctp_packet_gets_its_crc_and_no_internet_checksum() {
         let (frame, meta) = sctp_frame(version6, padding);
         let start = usize::from(meta.checksum.unwrap().start);
         let mut expected = frame.clone();
-        // By scapy 2.6.1: bytes(SCTP(sport=8080, dport=8081, tag=7) / Raw(payload)).
+        // Computed by scapy 2.6.1: bytes(SCTP(sport=8080, dport=8081, tag=7) / Raw(payload)).
         expected[start + 8..start + 12].copy_from_slice(&[0xb8, 0x6f, 0x5d, 0x39]);
         assert_eq!(cut(&frame, &meta, &SegmentPolicy::default()), [expected], "IPv6: {version6}, padding {padding}");
     }
@@ -325,7 +326,7 @@ fn written(mut plan: Segmenter, frame: &Frame<'_>) -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    /// A buffer lends a frame with another tag as if it had been sent so, and afterwards as it was sent.
+    /// A buffer lends a frame with another tag as if it had been sent with this tag, and afterwards the original frame.
     #[test]
     fn a_tag_that_is_changed_in_place_changes_nothing_else(
         kind in 0..8_usize, version6: bool, tags in 0..3_usize, tci: u16, len in 0..5000_usize, cut_at in 0..80_usize,
@@ -382,7 +383,7 @@ proptest! {
             prop_assert_eq!(changed.layout(), expected.layout());
             match (plan, Segmenter::new(&expected, &policy)) {
                 (Ok(mut plan), Ok(mut expected_plan)) => {
-                    // Also in the middle of it.
+                    // Change the tag in the middle of a super-frame as well.
                     for _ in 0..tci % 3 {
                         let mut out = vec![0; plan.next_len()];
                         plan.write_next(&Frame::new(&mut sent.clone(), request), &mut out);
@@ -415,14 +416,14 @@ fn without_room_before_a_frame_no_tag_is_put_in() {
     }
 }
 
-/// Header fields left empty by some drivers: a set of bits.
+/// Bit for an empty IP length in a set of header fields. Some drivers leave these fields empty.
 const LENGTH: u8 = 1;
 const HEADER_CHECKSUM: u8 = 2;
 const UDP_LENGTH: u8 = 4;
 const PSEUDO_HEADER: u8 = 8;
 const PSEUDO_HEADER_LENGTH: u8 = 16;
 
-/// Empties these fields of a super-frame with `meta`.
+/// Clears the fields in the set `empty` of a super-frame with `meta`.
 fn emptied(frame: &[u8], meta: &TxMeta, empty: u8) -> Vec<u8> {
     let layout = FrameLayout::parse(frame, LengthFrom::Frame).unwrap();
     let (network, transport) = (layout.network_start, layout.transport_start);

@@ -1,4 +1,4 @@
-//! Every case of Linux' `gro` self-test, and the matrix measured on Linux 6.18.
+//! All cases of Linux' `gro` self-test, and the matrix measured on Linux 6.18.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn a_shorter_segment_joins_and_closes() {
 fn a_single_byte_in_a_padded_frame_joins_without_its_padding() {
     let specs = tcp_run(&[100, 1]).into_iter().map(padded).collect::<Vec<_>>();
     assert_eq!((specs[1].padding, sizes(&specs)), (5, vec![101]));
-    // A tag was added to a padded frame: the minimum is of the data (IEEE 802.3 3.2.7).
+    // A tag was added to a padded frame. The minimum length applies to the data (IEEE 802.3 3.2.7).
     assert_eq!(sizes(&with_all(specs, |_, spec| spec.tags = vec![0x81, 0, 0, 7])), [101]);
 }
 
@@ -144,7 +144,7 @@ fn cwr_joins_for_a_host_that_knows_accecn_and_the_aggregate_says_so() {
     }
 }
 
-/// Coalesces for a host with these offloads, and checks that segmenting restores the frames.
+/// Coalesces for a host with these offloads, and checks that segmentation restores the frames.
 fn coalesce_for(enabled: Offloads, specs: &[Spec]) -> Vec<Delivered> {
     let frames: Vec<_> = specs.iter().map(Spec::build).collect();
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
@@ -294,7 +294,7 @@ fn an_ipv6_fragment_does_not_join_and_does_not_overtake() {
     assert_eq!(fragment_case(true), [100, 100, 100]);
 }
 
-/// Coalesces three frames, the middle one a fragment. Returns the sizes of the payload after the TCP header.
+/// Coalesces three frames, of which the second is a fragment. Returns the sizes of the payload after the TCP header.
 fn fragment_case(is_ipv6: bool) -> Vec<usize> {
     let mut frames: Vec<_> =
         tcp_run(&[100; 3]).into_iter().map(|spec| Spec { is_ipv6, ..spec }).map(|spec| spec.build()).collect();
@@ -386,7 +386,7 @@ fn headers_of_up_to_192_bytes_join_and_longer_ones_go_alone() {
     }
 }
 
-/// Returns the frame with that many bytes of destination options between IPv6 and TCP.
+/// Returns the frame with `extension_len` bytes of destination options between IPv6 and TCP.
 fn long_headers(spec: &Spec, extension_len: usize) -> Vec<u8> {
     let mut frame = spec.build();
     let mut extension = vec![0; extension_len];
@@ -429,8 +429,8 @@ fn sixty_segments_of_1448_bytes_make_45_and_15() {
     assert_eq!(sizes(&specs), [45 * 1448, 15 * 1448]);
 }
 
-/// Linux' `gro --test large_*`: as many segments as fit, then `rest` bytes, then `rest` bytes after a gap (the program
-/// counts the sequence number on by a full segment).
+/// Runs Linux' `gro --test large_*`: as many segments as fit, then `rest` bytes, then `rest` bytes after a gap. (The
+/// program increments the sequence number by a full segment.)
 fn large(rest: usize) -> Vec<usize> {
     const MSS: usize = 4096 - 20 - 40;
     let full = (65_535 - 40) / MSS;
@@ -552,7 +552,7 @@ fn flows_that_interleave_on_the_same_ports_between_other_addresses_are_all_coale
     }
 }
 
-/// Linux' `gro --test capacity --order-check`: A1..An, then A2..An with PSH.
+/// Runs Linux' `gro --test capacity --order-check`: A1..An, then A2..An with PSH.
 #[test]
 fn as_many_flows_as_there_are_slots_all_join_in_the_order_of_their_start() {
     let flows = FLOWS_MAX_DEFAULT as u16;

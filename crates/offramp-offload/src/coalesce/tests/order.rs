@@ -1,4 +1,4 @@
-//! Order, time and room: the moment of each delivery.
+//! Order of delivery, time limits and full tables.
 
 use super::*;
 
@@ -186,7 +186,7 @@ fn a_frame_that_passes_alone_keeps_its_padding_and_one_that_was_held_does_not() 
     assert_eq!(delivered[1].1, passed);
 }
 
-/// A redundancy control trailer (IEC 62439-3), padding beyond the minimum, and padding that is not zero.
+/// Tests three trailers: a redundancy control trailer (IEC 62439-3), padding beyond the minimum, and nonzero padding.
 #[test]
 fn a_frame_with_a_trailer_goes_alone_and_unchanged_after_what_its_flow_held() {
     let trailed = |spec: &Spec, trailer: &[u8]| [&spec.build(), trailer].concat();
@@ -248,7 +248,7 @@ fn a_right_checksum_can_be_marked_by_a_partial_one_that_completes_to_the_same_fr
 fn a_reply_to_a_dhcp_client_keeps_its_checksum() {
     let config = CoalesceConfig { rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() };
     let other = Spec { source_port: 68, ..udp_run(&[300])[0].clone() }.build();
-    // Both ports change places, and the sum stays.
+    // Exchanging the two ports does not change the sum.
     let mut reply = other.clone();
     reply[34..38].rotate_left(2);
     let delivered = coalesce_with(config, &[reply.clone(), other]);

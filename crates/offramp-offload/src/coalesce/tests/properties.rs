@@ -1,5 +1,5 @@
-//! Random interleavings of flows, with loss, swaps, duplicates, wrong checksums, fragments, padding and
-//! bytes changed anywhere: every frame comes out once, as it was, in the order of its flow.
+//! Random interleavings of flows, with loss, swaps, duplicates, wrong checksums, fragments, padding and bytes changed
+//! anywhere. Every frame must be delivered once, unchanged, in the order of its flow.
 
 use super::*;
 use crate::checksum::verify;
@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 
-/// Frames with one order among them.
+/// The key of frames that must keep their order among each other.
 type Group = (u8, Vec<u8>, Vec<u8>);
 
 fn group(frame: &[u8]) -> Group {
@@ -24,7 +24,7 @@ fn group(frame: &[u8]) -> Group {
     }
 }
 
-/// One of a few flows, as its sender sees it.
+/// The sender of one flow.
 struct Sender {
     spec: Spec,
     size: usize,
@@ -64,7 +64,7 @@ impl Sender {
     }
 }
 
-/// Changes one frame, as a wire or a peer may.
+/// Changes one frame in a random way, as a wire or a peer can do.
 fn disturb(random: &mut ChaCha8Rng, spec: &mut Spec) {
     match random.random_range(0..16) {
         0 => spec.checksum = Checksum::Wrong,
@@ -86,7 +86,7 @@ fn disturb(random: &mut ChaCha8Rng, spec: &mut Spec) {
     }
 }
 
-/// Loses, doubles, swaps and damages frames, as a wire may.
+/// Drops, duplicates, swaps and corrupts frames, as a wire can do.
 fn line(random: &mut ChaCha8Rng, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut out: Vec<Vec<u8>> = Vec::new();
     for mut frame in frames {
@@ -124,8 +124,7 @@ fn frames_of(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     line(random, frames)
 }
 
-/// Offers all frames with flushes, timeouts and switches in between; checks that nothing is lost
-/// on the way.
+/// Pushes all frames, with flushes, timeouts and switches in between. Checks that no frame is lost.
 fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Delivered> {
     let config = CoalesceConfig {
         flows_max: random.random_range(1..10),
@@ -158,7 +157,7 @@ fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Delivered> {
     delivered
 }
 
-/// Finds the pushed frame for each delivered one, in the order of its group, and compares them.
+/// Finds the pushed frame for each delivered frame, in the order of its group, and compares the two.
 fn matched(delivered: &[Delivered], frames: &[Vec<u8>]) -> Vec<usize> {
     let mut left: BTreeMap<Group, std::vec::IntoIter<usize>> = BTreeMap::new();
     let mut by_group: BTreeMap<Group, Vec<usize>> = BTreeMap::new();
@@ -189,7 +188,7 @@ fn assert_verdict(meta: &RxMeta, frame: &[u8]) {
     }
 }
 
-/// Checks that nothing passes a malformed frame, nor a fragment between the same addresses.
+/// Checks that no frame overtakes a malformed frame, or a fragment between the same addresses.
 fn assert_barriers(order: &[usize], frames: &[Vec<u8>]) {
     let groups: Vec<_> = frames.iter().map(|frame| group(frame)).collect();
     for (position, n) in order.iter().enumerate() {

@@ -1,18 +1,18 @@
-//! Every history of a few packets, in windows of a few numbers, around every border of words and subspaces, against a
-//! set of all accepted numbers.
+//! Compares the window with a set of all accepted numbers. Tries every history of a few packets, in windows of a few
+//! numbers, around every border of words and subspaces.
 
 use super::*;
 use std::collections::BTreeSet;
 
-/// Packets of a history.
+/// Number of packets in a history.
 const PACKETS: usize = if cfg!(miri) { 2 } else { 4 };
-/// Starts of a history: the highest number that counts as received.
+/// Starts of a history: the highest number treated as received.
 const STARTS: [u64; 15] =
     [0, 1, 2, 5, 62, 63, 64, 65, 127, 128, (1 << 32) - 3, (1 << 32) - 1, (1 << 32) + 1, (7 << 32) + 2, u64::MAX - 2];
 /// Distances of the next packet from the start.
 const DISTANCES: [i128; 13] = [-6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 63, 64, 129];
 
-/// The definition in RFC 4303 3.4.3 and A2, word by word.
+/// A literal implementation of the definition in RFC 4303 3.4.3 and A2.
 #[derive(Clone)]
 struct Slow {
     start: u64,
@@ -23,7 +23,7 @@ struct Slow {
 }
 
 impl Slow {
-    /// Returns the least number with that lower half that does not lie left of the window.
+    /// Returns the smallest number with this lower half that does not lie left of the window.
     fn infer(&self, low: u32) -> Option<u64> {
         if !self.is_extended {
             return Some(low.into());
@@ -52,7 +52,7 @@ impl Slow {
     }
 }
 
-/// Goes on with every possible next packet.
+/// Continues the history with every possible next packet.
 fn every_history(fast: &ReplayWindow, slow: &Slow, packets: usize) {
     for distance in DISTANCES {
         let number = (i128::from(slow.start) + distance) as u64;
@@ -77,7 +77,7 @@ fn every_history(fast: &ReplayWindow, slow: &Slow, packets: usize) {
 fn every_history_of_four_packets_in_a_window_of_up_to_five_numbers_is_judged_as_by_a_set() {
     for len in 1..=5 {
         for (start, is_extended) in STARTS.into_iter().flat_map(|start| [(start, false), (start, true)]) {
-            // Without extended numbers the last is that of 32 bits.
+            // Without extended numbers, the last number has 32 bits.
             if !is_extended && start > u64::from(u32::MAX) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Packets published by others.
+//! Published packets as test vectors.
 
 use super::*;
 use crate::esp::{Arrival, EspPacket};
@@ -9,12 +9,12 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// A packet as published: from the SPI to the check value, and its clear text.
+/// A published packet from the SPI to the check value, with its clear text.
 struct Published {
     suite: Suite,
     encryption_key: &'static str,
     integrity_key: &'static str,
-    /// Upper half of the sequence number, if it is extended.
+    /// Upper half of the sequence number, if extended.
     sequence_high: Option<u32>,
     header_and_iv: &'static str,
     /// Payload, padding and trailer.
@@ -37,8 +37,7 @@ const RFC_7634: Published = Published {
     icv: "76aaa8266b7fb0f7b11b369907e1ad43",
 };
 
-/// The first packet of the test cases beside RFC 4106 (draft-mcgrew-gcm-test-01), with an extended
-/// sequence number.
+/// First packet of the test cases for RFC 4106 (draft-mcgrew-gcm-test-01), with an extended sequence number.
 const GCM_EXTENDED: Published = Published {
     suite: Suite::AesGcm16 { key: AesKey::Bits128, implicit_iv: false },
     encryption_key: "4c80cdefbb5d10da906ac73c3613a6342e443b68",
@@ -93,7 +92,8 @@ fn the_first_packet_of_the_gcm_test_cases_is_sealed_and_opened() {
     GCM_EXTENDED.check();
 }
 
-/// Packet of RFC 3602 section 4, case 5: encryption alone, so that the check value is our own.
+/// Checks the packet of RFC 3602 section 4, case 5. The published packet has no check value, so only the encryption is
+/// compared.
 #[test]
 fn the_packet_of_rfc_3602_case_5_is_encrypted_as_published() {
     let suite = Suite::AesCbc { key: AesKey::Bits128, hmac: Hmac::Sha256 };
@@ -116,7 +116,7 @@ fn the_packet_of_rfc_3602_case_5_is_encrypted_as_published() {
     assert_eq!(packet[parts.body_at..icv_at], clear);
 }
 
-/// RFC 7634's packet in a tunnel comes out as the original frame.
+/// Checks that RFC 7634's packet in a tunnel opens to the original frame.
 #[test]
 fn the_packet_of_rfc_7634_comes_out_of_a_tunnel_as_the_clear_one() {
     let key = SecretKey::new(bytes(RFC_7634.encryption_key));

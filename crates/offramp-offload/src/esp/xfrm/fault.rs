@@ -1,11 +1,11 @@
-//! The faults of a text, as one line.
+//! The faults of a text, each as one line.
 
 use super::meaning::Direction;
 use crate::esp::error::InvalidSa;
 use crate::esp::keys::InvalidHex;
 use std::fmt;
 
-/// A word of the text for a message. It is hidden if it may be a part of a key.
+/// A word of the text for a message. The word is hidden if it can be part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown(pub(super) Option<String>);
 
@@ -18,53 +18,53 @@ impl fmt::Display for Shown {
     }
 }
 
-/// The reason to refuse a text, and its place.
+/// The reason to refuse a text, and the place of the fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct XfrmError {
-    /// Line, counted from 1: of the word, or of the first word of the state or policy.
+    /// Line of the word, or of the first word of the state or policy. Counted from 1.
     pub line: usize,
-    /// The fault in that line.
+    /// Fault in this line.
     pub fault: Fault,
 }
 
 /// A fault of a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// An unknown word.
+    /// A word is unknown.
     #[error("{word} is not known here; known are {known}")]
     Unknown {
-        /// The word.
+        /// Word in the text.
         word: Shown,
-        /// The words known there.
+        /// Words accepted at this place.
         known: &'static str,
     },
-    /// A feature of Linux that the adapter lacks.
+    /// The adapter does not support a feature of Linux.
     #[error("{word} is not supported: {why}")]
     Unsupported {
-        /// The word.
+        /// Word in the text.
         word: Shown,
-        /// The reason, and the remedy.
+        /// Reason and remedy.
         why: &'static str,
     },
-    /// An invalid value.
+    /// A value is invalid.
     #[error("the value after {after} must be {expected}")]
     Value {
-        /// The word before the value.
+        /// Word before the value.
         after: &'static str,
-        /// The expected value.
+        /// Expected value.
         expected: &'static str,
     },
-    /// An early end of a command or an entry. This must follow.
+    /// A command or an entry ends early. Holds the missing part.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// An invalid key. The message says nothing of the key itself.
+    /// A key is invalid. The message reveals nothing of the key.
     #[error("{0}")]
     Key(InvalidHex),
     /// The adapter cannot make an association from a state.
     #[error("{0}")]
     Association(InvalidSa),
-    /// No policy gives the state with this SPI a direction.
+    /// No policy defines the direction of the state with this SPI.
     #[error(
         "no policy uses SA {0:#010x}, so its direction is unknown; \
          give the output of \"ip xfrm policy\" too, or the commands that add its policies"
@@ -73,12 +73,12 @@ pub enum Fault {
     /// No policy selects the packets of an outbound state.
     #[error("no policy selects the packets of SA {spi:#010x}; give its policy with dir {direction} too")]
     NoPolicy {
-        /// Its SPI.
+        /// SPI of the state.
         spi: u32,
         /// Direction of the missing policy.
         direction: Direction,
     },
-    /// Policies of both directions use the state of this SPI.
+    /// Policies of both directions use the state with this SPI.
     #[error("policies with dir in and with dir out both use SA {0:#010x}; tell them apart by their reqid")]
     TwoDirections(u32),
     /// Several policies with different selectors use one state.
@@ -87,33 +87,33 @@ pub enum Fault {
          an association takes one selector: make an SA for each"
     )]
     TwoSelectors {
-        /// Its SPI.
+        /// SPI of the state.
         spi: u32,
-        /// Line of the one policy.
+        /// Line of the first policy.
         first: usize,
-        /// Line of the other.
+        /// Line of the second policy.
         second: usize,
     },
-    /// A state's own selector and its policy's have no packet in common.
+    /// The selectors of a state and its policy have no packet in common.
     #[error("no packet is both in the selector of SA {spi:#010x} and in its policy's of line {policy}")]
     NoPacket {
-        /// Its SPI.
+        /// SPI of the state.
         spi: u32,
         /// Line of the policy.
         policy: usize,
     },
-    /// Two states take the same outbound packets.
+    /// Two states select the same outbound packets.
     #[error("SA {spi:#010x} takes the same packets out as that of line {other}; leave out the older one of the two")]
     SamePackets {
-        /// Its SPI.
+        /// SPI of the state.
         spi: u32,
         /// Line of the other state.
         other: usize,
     },
-    /// A policy with a template but no matching state.
+    /// A policy has a template, but no state matches the template.
     #[error("no state fits this policy's tmpl; give the output of \"ip xfrm state\" too")]
     NoState,
-    /// The key of a counter-mode suite was used with this SPI, and the last sequence number is unknown.
+    /// The key of a counter-mode suite was already used with this SPI, and the last sequence number is unknown.
     #[error(
         "the far end has received packets of SA {0:#010x} already; a sender that does not know \
          the last sequence number would use a nonce twice: make new keys at both ends (RFC 4106 2)"

@@ -11,12 +11,12 @@ use crate::esp::replay::{REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MIN};
 use crate::esp::selector::{Prefix, Selector};
 use crate::esp::tunnel::{DfRule, DscpRule, EcnRule};
 
-/// The owner of a configuration.
+/// The machine to which a configuration belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The adapter's own host: the adapter replaces the kernel.
+    /// The adapter's host. The adapter replaces the host's kernel.
     Host,
-    /// The far end: its outbound packets are inbound here.
+    /// The peer. The peer's outbound packets are inbound here.
     Peer,
 }
 
@@ -24,9 +24,9 @@ pub enum Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Direction {
-    /// Received and opened.
+    /// Packets are received and opened.
     In,
-    /// Sealed and sent.
+    /// Packets are sealed and sent.
     Out,
 }
 
@@ -42,21 +42,22 @@ impl Direction {
 /// An association for the adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Association {
-    /// Line of its state, counted from 1.
+    /// Line of the association's state, counted from 1.
     pub line: usize,
-    /// The direction of its packets.
+    /// Direction of the packets.
     pub direction: Direction,
-    /// The association itself, validated.
+    /// Validated configuration.
     pub config: SaConfig,
 }
 
 impl XfrmConfig {
     /// Returns the associations to install, in the order of the states.
     ///
-    /// A state's direction is that of the policy with a matching template, or of its own `dir` or `offload`. A state
-    /// without either is the way back of one that has a direction. Its selector is its own and its policy's together,
-    /// and in transport mode its addresses. The window is at least [`REPLAY_WINDOW_MIN`], and [`REPLAY_WINDOW_DEFAULT`]
-    /// where Linux checks nothing. `is_legacy` allows the suites for old peers only.
+    /// A state's direction is taken from the policy with a matching template, or from the state's `dir` or `offload`. A
+    /// state without these words has the opposite direction of the state with the reverse addresses. The selector is
+    /// the intersection of the state's selector and the policy's selector. In transport mode, the state's addresses
+    /// also limit the selector. The window is at least [`REPLAY_WINDOW_MIN`], and [`REPLAY_WINDOW_DEFAULT`] if Linux
+    /// does no replay check. `is_legacy` allows the suites that exist only for old peers.
     ///
     /// # Errors
     /// Returns the line of the first state or policy that the adapter does not support, and the reason.
@@ -73,14 +74,14 @@ impl XfrmConfig {
         Ok(associations)
     }
 
-    /// Returns policies without a template: those for packets outside any association.
+    /// Returns the policies without a template, which concern packets outside any association.
     pub fn clear_policies(&self) -> impl Iterator<Item = &XfrmPolicy> {
         self.policies.iter().filter(|policy| policy.template.is_none())
     }
 
     fn check_templates(&self) -> Result<(), XfrmError> {
         for policy in &self.policies {
-            // A policy for forwarded packets stands beside one for local ones, mostly unused.
+            // A policy for forwarded packets accompanies one for local packets, and is usually unused.
             let is_used = policy.template.is_none()
                 || policy.direction == PolicyDirection::Forward
                 || self.states.iter().any(|state| is_for(policy, state));
@@ -91,12 +92,12 @@ impl XfrmConfig {
         Ok(())
     }
 
-    /// Returns the direction on the machine of the text.
+    /// Returns the direction of the state's packets on the machine described by the text.
     fn direction_of(&self, state: &XfrmState) -> Result<Direction, XfrmError> {
         if let Some(direction) = self.direction_said(state)? {
             return Ok(direction);
         }
-        // The way back of a state with a known direction.
+        // A state with the reverse addresses has the opposite direction.
         for other in &self.states {
             let is_back = other.source == state.destination && other.destination == state.source;
             if is_back && let Some(direction) = self.direction_said(other)? {
@@ -134,7 +135,7 @@ impl XfrmConfig {
         }
         match (found, there) {
             (Some((_, selector)), _) => Ok(selector),
-            // A receiver's kernel opens packets of any state, policy or not.
+            // A receiver's kernel opens packets of every state, with or without a policy.
             (None, Direction::In) => Ok(own),
             (None, direction) => Err(Fault::NoPolicy { spi, direction }.at(line)),
         }
@@ -163,12 +164,12 @@ fn fits(template: &Template, policy: &XfrmPolicy, state: &XfrmState) -> bool {
             template.source.is_none_or(|source| source == state.source)
                 && template.destination.is_none_or(|destination| destination == state.destination)
         } else {
-            // In transport mode the packets' own addresses count.
+            // In transport mode, the addresses of the packets are compared.
             selector::both(&own_selector(state), &policy.selector).is_some()
         }
 }
 
-/// Returns the packets taken by a state alone.
+/// Returns the selector of a state without its policy.
 fn own_selector(state: &XfrmState) -> Selector {
     let selector = state.config.selector.clone();
     if state.config.mode != Mode::Transport {
@@ -176,7 +177,8 @@ fn own_selector(state: &XfrmState) -> Selector {
     }
     let host = |address: std::net::IpAddr| (!address.is_unspecified()).then(|| Prefix::of(address));
     let hosts = Selector { source: host(state.source), destination: host(state.destination), ..Selector::default() };
-    // A state whose selector leaves out its own addresses takes no packet: its addresses are then as good.
+    // A selector that excludes the state's own addresses matches no packet. In this case, the addresses are the
+    // selector.
     selector::both(&selector, &hosts).unwrap_or(hosts)
 }
 
@@ -208,8 +210,8 @@ fn associate(
     Ok(Association { line, direction, config })
 }
 
-/// Applies the flags. A sender's flag concerns only the sender, and a receiver's only the receiver. The exception: a
-/// sender marks no congestion for a receiver that loses the marks (RFC 6040 4.1).
+/// Applies the flags. A sender's flags concern only the sender, and a receiver's flags only the receiver. One flag is
+/// an exception: a sender uses no ECN if the receiver loses congestion marks (RFC 6040 4.1).
 fn apply_flags(state: &XfrmState, is_sender: bool, is_own: bool, config: &mut SaConfig) -> Result<(), XfrmError> {
     let unsupported = |why| {
         let word = Shown(Some(if is_sender { "tfcpad" } else { "decap-dscp" }.to_owned()));
@@ -232,7 +234,8 @@ fn apply_flags(state: &XfrmState, is_sender: bool, is_own: bool, config: &mut Sa
     Ok(())
 }
 
-/// Checks for conflicts. A receiver's SPIs are its own; of two senders for the same packets only one is ever used.
+/// Checks for conflicts. A receiver's SPIs must be unique. If two senders select the same packets, only one is ever
+/// used.
 fn check_against(others: &[Association], new: &Association) -> Result<(), XfrmError> {
     let (line, spi) = (new.line, new.config.spi);
     for other in others.iter().filter(|other| other.direction == new.direction) {

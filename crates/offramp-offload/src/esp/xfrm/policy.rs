@@ -1,4 +1,4 @@
-//! A policy: the association needed by some packets.
+//! Policies: the associations required for packets.
 
 use super::fault::{Fault, XfrmError};
 use super::selector;
@@ -12,63 +12,63 @@ const KNOWN: &str = "src, dst, proto, sport, dport, dir, action, priority, index
 const NO_MARK: &str = "the adapter sees no marks and no interfaces of the kernel; select by address, protocol and port";
 const NO_LIFETIME: &str = "policies have no lifetimes here; remove them from the policy";
 
-/// The packets of a policy.
+/// The direction of a policy's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum PolicyDirection {
-    /// Packets to the machine itself.
+    /// Packets to this machine.
     In,
-    /// Packets from the machine.
+    /// Packets from this machine.
     Out,
     /// Forwarded packets.
     #[strum(serialize = "fwd")]
     Forward,
 }
 
-/// The action on the packets.
+/// The action of a policy on its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum PolicyAction {
-    /// They pass: protected if the policy has a template, else in the clear.
+    /// The packets pass. They are protected if the policy has a template, else unencrypted.
     Allow,
-    /// They are dropped.
+    /// The packets are dropped.
     Block,
 }
 
-/// A policy as Linux has it.
+/// A policy, with the fields of Linux.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XfrmPolicy {
-    /// Its first line, counted from 1.
+    /// First line of the policy, counted from 1.
     pub line: usize,
-    /// The direction of its packets.
+    /// Direction of the packets.
     pub direction: PolicyDirection,
-    /// The action on them.
+    /// Action on the packets.
     pub action: PolicyAction,
-    /// The selected packets.
+    /// Selector of the packets.
     pub selector: Selector,
-    /// The priority. Of several matching policies, the smallest number wins.
+    /// Priority. If several policies match, the smallest number wins.
     pub priority: u32,
-    /// The required protection.
+    /// Required protection, if any.
     pub template: Option<Template>,
 }
 
 /// A policy's requirements for a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// Source address of the state, if it matters: unspecified matches any.
+    /// Source address of the state. An unspecified address matches any state.
     pub source: Option<IpAddr>,
-    /// Its destination address, likewise.
+    /// Destination address of the state. An unspecified address matches any state.
     pub destination: Option<IpAddr>,
-    /// Its SPI; `None` for any.
+    /// SPI of the state, or `None` for any SPI.
     pub spi: Option<u32>,
-    /// Its reqid; 0 for any inbound one.
+    /// The reqid of the state. 0 matches any inbound state.
     pub reqid: u32,
     /// True for tunnel mode.
     pub is_tunnel: bool,
 }
 
-/// Reads the words after `ip xfrm policy add`, or an entry of the output. Returns `None` for the policy of a single
-/// socket: a key daemon keeps its own packets clear by it.
+/// Parses the words after `ip xfrm policy add`, or an entry of the output. Returns `None` for the policy of a single
+/// socket: a key daemon uses such a policy to exempt its own packets.
 pub(super) fn parse(words: &mut Words) -> Result<Option<XfrmPolicy>, XfrmError> {
     let line = words.line();
     let mut direction = None;
@@ -87,7 +87,7 @@ pub(super) fn parse(words: &mut Words) -> Result<Option<XfrmPolicy>, XfrmError> 
             "socket" => return Ok(None),
             _ => policy.take(word, words)?,
         }
-        // A command may have its selector anywhere.
+        // The selector of a command can be at any place.
         selector::parse_into(&mut policy.selector, words)?;
     }
     policy.direction = direction.ok_or(Fault::Missing("dir in, out or fwd").at(line))?;
@@ -130,7 +130,7 @@ fn require(words: &mut Words, only: &'static str, why: &'static str) -> Result<(
     if word.text == only { Ok(()) } else { Err(word.unsupported(why)) }
 }
 
-/// Takes the flags. `localok` concerns sockets of the machine itself.
+/// Parses the flags. `localok` concerns sockets of the local machine.
 fn take_flags(words: &mut Words) -> Result<(), XfrmError> {
     loop {
         match words.peek() {
@@ -143,7 +143,7 @@ fn take_flags(words: &mut Words) -> Result<(), XfrmError> {
     }
 }
 
-/// Reads limits by `take` and refuses any.
+/// Parses limits with `take`, and refuses every limit.
 fn without_lifetime(
     word: Word,
     words: &mut Words,

@@ -16,7 +16,7 @@ use strum::VariantArray;
 
 /// Bits of the check value of every AEAD of the adapter.
 const AEAD_ICV_BITS: u64 = 128;
-/// Linux' largest window (`XFRMA_REPLAY_ESN_MAX`); the adapter's own limit is checked later.
+/// Linux' largest window (`XFRMA_REPLAY_ESN_MAX`); the adapter's limit is checked later.
 const WINDOW_MAX: u64 = 4096;
 
 const KNOWN: &str = "src, dst, proto, spi, reqid, mode, enc, auth, auth-trunc, aead, encap, sel, limit, flag, \
@@ -26,27 +26,27 @@ const NO_MARK: &str =
 const NO_USE: &str = "a lifetime counts from the beginning of an association, not from its first use; take time-soft and \
                       time-hard";
 
-/// A state as Linux has it.
+/// A state, with the fields of Linux.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XfrmState {
-    /// Its first line, counted from 1.
+    /// First line of the state, counted from 1.
     pub line: usize,
-    /// Source address of its packets.
+    /// Source address of the packets.
     pub source: IpAddr,
-    /// Destination address of its packets.
+    /// Destination address of the packets.
     pub destination: IpAddr,
-    /// The number used by a policy's template to name it; 0 is no number.
+    /// Number with which a policy's template names the state (reqid). 0 means no number.
     pub reqid: u32,
-    /// Its direction on its own machine, if the text says so (`dir`, `offload`).
+    /// Direction on the machine of the state, if the text contains one (`dir`, `offload`).
     pub direction: Option<Direction>,
-    /// Flags with different meanings for sender and receiver.
+    /// Flags, with different meanings for sender and receiver.
     pub flags: StateFlags,
     /// Last sequence number sent (`replay-oseq`).
     pub sent: u64,
     /// Highest sequence number received (`replay-seq`).
     pub received: u64,
-    /// Everything else. `replay_window` is as written, 0 without a check; `sequence` is 0, `destination` `None`, and a
-    /// tunnel's rules are the default ones.
+    /// All other fields. `replay_window` has the value of the text, 0 for no replay check. `sequence` is 0,
+    /// `destination` is `None`, and a tunnel has the default rules.
     pub config: SaConfig,
 }
 
@@ -62,16 +62,16 @@ pub struct StateFlags {
     pub no_pmtu_discovery: bool,
     /// `dont-encap-dscp`: the sender leaves the outer DSCP 0.
     pub no_dscp: bool,
-    /// `tfcpad`: the sender pads packets to this many bytes; 0 for not at all.
+    /// `tfcpad`: the sender pads packets to this length in bytes, 0 for no padding.
     pub tfc_padding_len: u32,
 }
 
-/// The author of the words.
+/// The origin of the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A user, for `ip`.
+    /// The words are a command for `ip`.
     Command,
-    /// `ip`.
+    /// The words are output of `ip`.
     Output,
 }
 
@@ -89,7 +89,7 @@ struct Draft {
     flags: StateFlags,
     esn: bool,
     window: u32,
-    /// Halves of the sequence numbers: upper, lower.
+    /// Upper and lower half of the last sent sequence number.
     sent: (u32, u32),
     received: (u32, u32),
     cipher: Option<(Cipher, SecretKey)>,
@@ -114,7 +114,7 @@ enum Aead {
     ChaCha20Poly1305,
 }
 
-/// Reads the words after `ip xfrm state add`, or an entry of the output.
+/// Parses the words after `ip xfrm state add`, or an entry of the output.
 pub(super) fn parse(words: &mut Words, form: Form) -> Result<XfrmState, XfrmError> {
     let mut draft = Draft { line: words.line(), ..Draft::default() };
     while let Some(word) = words.next() {
@@ -154,7 +154,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes words that only the output has.
+    /// Parses words that occur only in output.
     fn take_output(&mut self, word: Word, words: &mut Words) -> Result<(), XfrmError> {
         match word.text {
             "anti-replay" => self.take_context(words)?,
@@ -193,7 +193,7 @@ impl Draft {
             "ecb(cipher_null)" | "cipher_null" => Cipher::Null,
             _ => return Err(name.unknown("enc cbc(aes), cbc(des3_ede) and ecb(cipher_null)")),
         };
-        // The null cipher has no key, and the output nothing in its place.
+        // The null cipher has no key, and the output prints nothing in its place.
         let has_key = form == Form::Command || !words.is_at_line_end();
         let key = if has_key { key(words, form)? } else { SecretKey::none() };
         if self.cipher.replace((cipher, key)).is_some() || self.aead.is_some() {
@@ -204,7 +204,7 @@ impl Draft {
 
     fn take_integrity(&mut self, kind: Word, words: &mut Words, form: Form) -> Result<(), XfrmError> {
         let name = words.required("the name of a hash")?;
-        // Bits of the check value: Linux' default without auth-trunc (xfrm_algo.c), and the suites'.
+        // Bits of the check value: Linux' default without auth-trunc (xfrm_algo.c), and the length in the suites.
         let (hmac, default_bits, suite_bits) = match name.text {
             "hmac(sha1)" | "sha1" => (Hmac::Sha1, 96, 96),
             "hmac(sha256)" | "sha256" => (Hmac::Sha256, 96, 128),
@@ -249,7 +249,7 @@ impl Draft {
         const FLAGS: &str = "noecn, decap-dscp, nopmtudisc, af-unspec, esn and the extra-flag dont-encap-dscp";
         let mut is_any = false;
         while let Some(word) = words.peek() {
-            // `ip -s` continues with the extra flags, and iproute2 6.1 leaves out the space: "esnextra_flag".
+            // `ip -s` continues with the extra flags, and iproute2 6.1 omits the space: "esnextra_flag".
             let name = word.text.strip_suffix("extra_flag").unwrap_or(word.text);
             match name {
                 "noecn" => self.flags.no_ecn = true,
@@ -263,7 +263,7 @@ impl Draft {
                 "wildrecv" | "icmp" | "align4" => {
                     return Err(word.unsupported("leave it out; it is for Mobile IPv6, ICMP errors and AH"));
                 }
-                // The same flags as bits: "(0x00000000)".
+                // `ip -s` prints the same flags as bits, for example "(0x00000000)".
                 text if form == Form::Output && text.starts_with('(') => {}
                 _ if is_any || form == Form::Output && words.is_at_line_end() => break,
                 _ => return Err(word.unknown(FLAGS)),
@@ -289,8 +289,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes the counters of the output: `anti-replay context: seq 0x0, oseq 0x0, bitmap 0x00000000`, or with `esn` and
-    /// over several lines.
+    /// Parses the counters in the output: `anti-replay context: seq 0x0, oseq 0x0, bitmap 0x00000000`. With `esn`, the
+    /// counters span several lines.
     fn take_context(&mut self, words: &mut Words) -> Result<(), XfrmError> {
         let is_extended = words.take("esn");
         words.literal("context:")?;
@@ -315,8 +315,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes `dev eth0 dir out`, with `mode crypto` or `packet` before or after it: the place of the work changes
-    /// nothing on the wire.
+    /// Parses `dev eth0 dir out`, with `mode crypto` or `packet` before or after. The mode does not change the packets
+    /// on the wire, so it is ignored.
     fn take_offload(&mut self, words: &mut Words) -> Result<(), XfrmError> {
         loop {
             if words.take("packet") || words.take("crypto") {
@@ -374,7 +374,7 @@ fn kind_name(kind: Word) -> &'static str {
     if kind.text == "auth" { "the key of auth" } else { "the key of auth-trunc" }
 }
 
-/// Returns the reason to refuse a check value truncated to another length than the suite's.
+/// Returns the reason to refuse a check value with another length than in the suite.
 fn truncation(hmac: Hmac) -> &'static str {
     match hmac {
         Hmac::Sha1 => "its check value must have 96 bits (RFC 2404): auth-trunc hmac(sha1) KEY 96",
@@ -387,7 +387,7 @@ fn truncation(hmac: Hmac) -> &'static str {
     }
 }
 
-/// Reads a key: hexadecimal digits after `0x`, or, in a command, the bytes of any other text.
+/// Parses a key: hexadecimal digits after `0x`, or, in a command, the bytes of any other text.
 fn key(words: &mut Words, form: Form) -> Result<SecretKey, XfrmError> {
     let word = words.required("the key")?;
     if word.text == HIDDEN_KEY {
@@ -437,7 +437,7 @@ fn suite(
     Ok((suite, key, integrity_key))
 }
 
-/// Returns the AES of a key, by its length.
+/// Returns the AES variant for the length of a key.
 fn aes_key(key: &SecretKey, has_salt: bool, line: usize) -> Result<AesKey, XfrmError> {
     let (salt_len, after, expected) = if has_salt {
         (SALT_LEN, "aead", "a key of 20, 28 or 36 bytes (AES and 4 bytes of salt)")
@@ -448,7 +448,7 @@ fn aes_key(key: &SecretKey, has_salt: bool, line: usize) -> Result<AesKey, XfrmE
     aes.copied().ok_or(Fault::Value { after, expected }.at(line))
 }
 
-/// Reads `transport` or `tunnel`, also shortened, as `ip` takes it.
+/// Parses `transport` or `tunnel`, or a prefix accepted by `ip`. Returns true for `tunnel`.
 pub(super) fn is_tunnel(words: &mut Words) -> Result<bool, XfrmError> {
     const KNOWN: &str = "transport and tunnel";
     let word = words.required(KNOWN)?;
@@ -481,17 +481,17 @@ fn parse_encapsulation(words: &mut Words, form: Form) -> Result<UdpPorts, XfrmEr
     if form == Form::Output {
         words.literal("addr")?;
     }
-    // The original address. Linux keeps it and does not use it.
+    // Skip the original address. Linux stores this address and does not use it.
     words.address("the ports of encap")?;
     Ok(UdpPorts { source, destination })
 }
 
-/// Takes one limit of a command.
+/// Parses one limit of a command.
 pub(super) fn take_limit(lifetime: &mut Lifetime, words: &mut Words) -> Result<(), XfrmError> {
     let kind = words.required("the kind of the limit")?;
     let after = "limit";
     let limit = words.number(after, u64::MAX)?;
-    // The largest number is Linux' own way to say "no limit".
+    // In Linux, the maximum value means "no limit".
     let some = Some(limit).filter(|&limit| limit != u64::MAX);
     match kind.text {
         "byte-soft" => lifetime.soft_bytes = some,
@@ -507,7 +507,7 @@ pub(super) fn take_limit(lifetime: &mut Lifetime, words: &mut Words) -> Result<(
     Ok(())
 }
 
-/// Takes the limits printed by `ip -s`.
+/// Parses the limits printed by `ip -s`.
 pub(super) fn take_lifetime(lifetime: &mut Lifetime, words: &mut Words) -> Result<(), XfrmError> {
     (lifetime.soft_bytes, lifetime.hard_bytes) = limits(words)?;
     (lifetime.soft_packets, lifetime.hard_packets) = limits(words)?;
@@ -519,7 +519,7 @@ pub(super) fn take_lifetime(lifetime: &mut Lifetime, words: &mut Words) -> Resul
     Ok(())
 }
 
-/// Reads `expire add: soft 3600(sec), hard 7200(sec)`.
+/// Parses `expire add: soft 3600(sec), hard 7200(sec)`.
 fn expiry(words: &mut Words, start: &'static str) -> Result<(Option<u64>, Option<u64>), XfrmError> {
     words.literal(start)?;
     let soft = words.number("soft", u64::MAX)?;
@@ -527,12 +527,12 @@ fn expiry(words: &mut Words, start: &'static str) -> Result<(Option<u64>, Option
     Ok((seconds(soft), seconds(words.number("hard", u64::MAX)?)))
 }
 
-/// Returns a limit of time. Linux takes 0 for none.
+/// Returns a time limit. In Linux, 0 means "no limit".
 fn seconds(limit: u64) -> Option<u64> {
     Some(limit).filter(|&limit| limit != 0 && limit != u64::MAX)
 }
 
-/// Reads `limit: soft (INF)(bytes), hard 2000000(bytes)`.
+/// Parses `limit: soft (INF)(bytes), hard 2000000(bytes)`.
 fn limits(words: &mut Words) -> Result<(Option<u64>, Option<u64>), XfrmError> {
     words.literal("limit: soft")?;
     let soft = limit(words, "soft")?;

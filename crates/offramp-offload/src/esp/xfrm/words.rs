@@ -1,27 +1,28 @@
-//! The words of a text: commands as in a shell, and the output of `ip`.
+//! The words of a text: shell commands, and the output of `ip`.
 
 use super::fault::{Fault, Shown, XfrmError};
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Bytes of the shortest key of any suite. A key may also be text: a word of this length may be one.
+/// Length of the shortest key of any suite, in bytes. A key can be plain text, so a word of this length or more can be
+/// a key.
 const KEY_LEN_MIN: usize = 16;
-/// A shown number has fewer hexadecimal digits: this many or more may be a piece of a key.
+/// Upper limit for the hexadecimal digits of a shown number. A longer number can be part of a key.
 const SHOWN_DIGITS_MAX: usize = 8;
 
 /// The start of the replacement for a key in `ip xfrm state list nokeys`.
 pub(super) const HIDDEN_KEY: &str = "<<Keys";
 
-/// Words that may precede a key. Unknown words after one of them are not shown.
+/// Words that can precede a key. Unknown words after such a word are not shown.
 const KEY_WORDS: [&str; 5] = ["enc", "auth", "auth-trunc", "aead", "comp"];
-/// Other words of `ip xfrm`; they may always be shown.
+/// Other words of `ip xfrm`. Messages can always show these words.
 const VOCABULARY: &str = "\
     action addr ah align4 beet block bypass coa code comp crypto ctx delete deleteall dev dir dport encap \
     espintcp espinudp espinudp-nonike flag fwd hao icmp if_id in_trigger ipsec-any iptfs key level limit mark \
     mask mode offload oseq-may-wrap output-mark packet pcpu-num proto required ro route2 security sel spi \
     sport sub tfcpad time-soft time-use-hard time-use-soft type uid use wildrecv xfrm";
 
-/// Linux' own algorithms for IPsec (`net/xfrm/xfrm_algo.c`), and their wrappers.
+/// Linux' algorithms for IPsec (`net/xfrm/xfrm_algo.c`), and their wrappers.
 const ALGORITHMS: &str = "\
     aes blowfish camellia cast5 cast6 cbc ccm chacha20 cipher_null cmac compress_null ctr deflate des \
     des3_ede digest_null ecb echainiv gcm hmac lzjh lzs md5 poly1305 rfc3686 rfc4106 rfc4309 rfc4543 rfc7539 \
@@ -30,18 +31,18 @@ const ALGORITHMS: &str = "\
 /// A word and its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word<'a> {
-    /// The text without its quotes.
+    /// Text of the word without quotes.
     pub text: &'a str,
-    /// Line, counted from 1.
+    /// Line of the word, counted from 1.
     pub line: usize,
     /// True for the first word of its line.
     pub starts_line: bool,
-    /// True if no word before it may precede a key.
+    /// True if no earlier word of the statement can precede a key.
     pub is_open: bool,
 }
 
 impl Word<'_> {
-    /// Returns the word for a message.
+    /// Returns the word in the form for a message.
     pub(super) fn shown(&self) -> Shown {
         let is_plain = self.text.len() < KEY_LEN_MIN && self.text.chars().all(|c| c.is_ascii_graphic());
         let digits = self.text.strip_prefix("0x").unwrap_or(self.text);
@@ -73,7 +74,7 @@ fn is_one_of(list: &str, word: &str) -> bool {
     list.split(' ').any(|listed| listed == word)
 }
 
-/// Returns true for an algorithm's name, or a combination of some: `rfc4106(gcm(aes))`.
+/// Returns true for the name of an algorithm, or a combination such as `rfc4106(gcm(aes))`.
 fn is_algorithm(word: &str) -> bool {
     word.split(['(', ')', ',']).filter(|name| !name.is_empty()).all(|name| is_one_of(ALGORITHMS, name))
 }
@@ -96,7 +97,7 @@ pub(super) enum Statement<'a> {
 pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, XfrmError> {
     let mut statements: Vec<Vec<Word>> = Vec::new();
     for line in lines(text)? {
-        // An entry begins with `src` and continues up to the next one, or to a command.
+        // An entry begins with `src` and ends before the next entry or command.
         let is_entry = |words: &Vec<Word>| words.first().is_some_and(|first| first.text == "src");
         let begins = line.first().is_some_and(|first| matches!(first.text, "src" | "ip" | "sudo") || is_ip(first.text));
         match statements.last_mut() {
@@ -110,7 +111,8 @@ pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, XfrmError> {
     Ok(statements.into_iter().map(kind_of).collect())
 }
 
-/// Returns the kind of an entry by its second line: a policy's has its direction, or a security context.
+/// Returns the kind of an entry by its second line. A policy's second line contains the direction or a security
+/// context.
 fn kind_of(words: Vec<Word>) -> Statement {
     if words.first().is_none_or(|first| first.text != "src") {
         return Statement::Command(words);
@@ -123,7 +125,7 @@ fn kind_of(words: Vec<Word>) -> Statement {
 }
 
 fn mark_open(words: &mut [Word]) {
-    // A statement with an unexpected start may be the end of a broken key.
+    // A statement with an unexpected start can be the end of a split key.
     let begins = words.first().is_some_and(|first| first.text == "src" || is_ip(first.text) || first.text == "sudo");
     let mut is_open = begins;
     for word in words {
@@ -137,8 +139,8 @@ fn is_ip(word: &str) -> bool {
     word.rsplit('/').next() == Some("ip")
 }
 
-/// Returns the words of each line. A command continues after a backslash at the end of its line; `;` and `&&` end one.
-/// In an entry a backslash stands for the end of a line (`ip -o`).
+/// Returns the words of each line. A command continues after a backslash at the end of its line. `;` and `&&` end a
+/// command. In an entry, a backslash means the end of a line (`ip -o`).
 fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
     let mut lines: Vec<Vec<Word>> = Vec::new();
     let mut words: Vec<Word> = Vec::new();
@@ -157,7 +159,7 @@ fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
                 lines.push(std::mem::take(&mut words));
                 rest = &rest[2..];
             }
-            // A command in the background, or a word that a shell splits.
+            // Only a shell can run a command in the background, or split a word here.
             '&' => return Err(only_a_shell(line)),
             '#' => rest = &rest[rest.find('\n').unwrap_or(rest.len())..],
             '\\' if is_entry => {
@@ -188,7 +190,7 @@ fn only_a_shell(line: usize) -> XfrmError {
     Fault::Unsupported { word: Shown(None), why }.at(line)
 }
 
-/// Returns the first word of a text that begins with one, and the rest.
+/// Returns the first word of a text, and the rest. The text must begin with a word.
 fn split_word(text: &str, line: usize) -> Result<(&str, &str), XfrmError> {
     const ENDS: [char; 3] = ['\\', ';', '&'];
     let missing = Fault::Missing("the other quote").at(line);
@@ -234,32 +236,32 @@ impl<'a> Words<'a> {
         word.map_or(1, |word| word.line)
     }
 
-    /// Returns the next word without taking it.
+    /// Returns the next word without consuming it.
     pub(super) fn peek(&self) -> Option<Word<'a>> {
         self.words.get(self.at).copied()
     }
 
-    /// Takes the next word.
+    /// Consumes the next word and returns it.
     pub(super) fn next(&mut self) -> Option<Word<'a>> {
         let word = self.peek()?;
         self.at += 1;
         Some(word)
     }
 
-    /// Takes the next word, if it is this one.
+    /// Consumes the next word if it equals `text`. Returns whether it did.
     pub(super) fn take(&mut self, text: &str) -> bool {
         let is_there = self.peek().is_some_and(|word| word.text == text);
         self.at += usize::from(is_there);
         is_there
     }
 
-    /// Takes the next word. It must be there.
+    /// Consumes the next word and returns it, or an error with `what` if no word is left.
     pub(super) fn required(&mut self, what: &'static str) -> Result<Word<'a>, XfrmError> {
         let line = self.line();
         self.next().ok_or(Fault::Missing(what).at(line))
     }
 
-    /// Takes these words, printed by `ip` between values. They must be there.
+    /// Consumes these words, printed by `ip` between values. Returns an error if the next words differ.
     pub(super) fn literal(&mut self, text: &'static str) -> Result<(), XfrmError> {
         for text in text.split(' ') {
             let word = self.required(text)?;
@@ -270,13 +272,13 @@ impl<'a> Words<'a> {
         Ok(())
     }
 
-    /// Takes the next word. It must be one of `known`.
+    /// Consumes the next word, and parses it as one of `known`.
     pub(super) fn one_of<T: FromStr>(&mut self, known: &'static str) -> Result<T, XfrmError> {
         let word = self.required(known)?;
         word.text.parse().map_err(|_| word.unknown(known))
     }
 
-    /// Puts back the last word.
+    /// Returns the last consumed word to the input.
     pub(super) fn put_back(&mut self) {
         self.at -= 1;
     }
@@ -289,17 +291,17 @@ impl<'a> Words<'a> {
             }
             self.at += 1;
         }
-        // The first word of the next line belongs to the next reader.
+        // The first word of the next line is not consumed.
         self.at = (self.at - 1).min(self.words.len());
     }
 
-    /// Returns true if the next word starts a line, or there is none.
+    /// Returns true if the next word starts a line, or no word is left.
     pub(super) fn is_at_line_end(&self) -> bool {
         self.peek().is_none_or(|word| word.starts_line)
     }
 
-    /// Takes a number in the format of `ip`: decimal, hexadecimal after `0x`, octal after `0`. A comma after it and the
-    /// same number in brackets, as `ip -s` prints it, are passed over.
+    /// Parses a number in the format of `ip`: decimal, hexadecimal after `0x`, octal after `0`. Skips a comma after the
+    /// number, and the same number in brackets as printed by `ip -s`.
     pub(super) fn number(&mut self, after: &'static str, max: u64) -> Result<u64, XfrmError> {
         let word = self.required("a number")?;
         let text = word.text.trim_end_matches(',');
@@ -308,18 +310,18 @@ impl<'a> Words<'a> {
         number.ok_or(Fault::Value { after, expected: "a number that fits" }.at(word.line))
     }
 
-    /// Takes a number of 32 bits after its label.
+    /// Parses a number of 32 bits after its label.
     pub(super) fn labelled(&mut self, label: &'static str) -> Result<u32, XfrmError> {
         self.literal(label)?;
         self.number32(label)
     }
 
-    /// Takes a number of 32 bits.
+    /// Parses a number of 32 bits.
     pub(super) fn number32(&mut self, after: &'static str) -> Result<u32, XfrmError> {
         Ok(self.number(after, u64::from(u32::MAX))? as u32)
     }
 
-    /// Takes an address of one host.
+    /// Parses the address of one host.
     pub(super) fn address(&mut self, after: &'static str) -> Result<IpAddr, XfrmError> {
         let word = self.required("an address")?;
         let (address, len) = word.prefixed();
@@ -329,14 +331,14 @@ impl<'a> Words<'a> {
         address.ok_or(Fault::Value { after, expected }.at(word.line))
     }
 
-    /// Takes the object of a script's command; `None` for a command outside xfrm.
+    /// Parses the object of a script's command. Returns `None` for a command outside xfrm.
     ///
     /// # Errors
     /// Returns an error if the command is unknown.
     pub(super) fn xfrm_object(&mut self) -> Result<Option<Object>, XfrmError> {
         const KNOWN: &str = "commands \"ip xfrm state add …\" and \"ip xfrm policy add …\", and the output of \
                              \"ip xfrm state\" and \"ip xfrm policy\"";
-        /// Commands of scripts that change no state and no policy.
+        /// Script commands that change no state and no policy.
         const OTHERS: [&str; 8] = ["modprobe", "sysctl", "set", "echo", "ethtool", "true", "sleep", "exit"];
         /// Other objects of `ip`.
         const OBJECTS: [&str; 10] =
@@ -351,7 +353,7 @@ impl<'a> Words<'a> {
         }
         self.skip_options();
         if self.at + 4 < self.words.len() && self.take("netns") && self.take("exec") {
-            // In another namespace: its name, and the command itself.
+            // A command in another namespace continues with the namespace's name and the command.
             self.next();
             return self.xfrm_object();
         }
@@ -383,7 +385,7 @@ impl<'a> Words<'a> {
 
 /// Parses a number in the base given by its prefix (strtoul(3), base 0).
 fn parse_number(text: &str) -> Option<u64> {
-    // from_str_radix takes a sign, too.
+    // `from_str_radix` would also accept a sign.
     let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),

@@ -1,4 +1,4 @@
-//! Super-frames in tunnels, against a slow oracle: each inner segment is put behind outer headers of its own.
+//! Super-frames in tunnels, compared with a slow oracle that adds outer headers to each inner segment.
 
 use super::*;
 use crate::layout::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, UDP_HEADER_LEN};
@@ -11,7 +11,7 @@ const OUTER_GRE: u8 = 47;
 /// The headers between the outer IP header and the inner packet.
 #[derive(Clone, Copy, Debug)]
 struct Tunnel {
-    /// `None`: the number of the inner protocol.
+    /// Protocol number in the outer IP header, or `None` for the number of the inner protocol.
     protocol: Option<u8>,
     header: &'static [u8],
     has_ethernet: bool,
@@ -40,7 +40,7 @@ const fn udp(header: &'static [u8], has_ethernet: bool) -> Tunnel {
 }
 
 impl Tunnel {
-    /// Returns `frame` in the tunnel. A super-frame's outer UDP checksum is left out, as with VXLAN over IPv4.
+    /// Returns `frame` in the tunnel. A super-frame has no outer UDP checksum, as with VXLAN over IPv4.
     fn around(self, frame: &[u8], outer6: bool, id: u16, is_super: bool) -> Vec<u8> {
         let is_inner6 = be16(frame, 12) == ETHERTYPE_IPV6;
         let protocol = self.protocol.unwrap_or(if is_inner6 { 41 } else { 4 });
@@ -112,7 +112,8 @@ fn inner_super_frame(is_udp: bool, inner6: bool, payload_len: usize, size: u16) 
     (frame, request)
 }
 
-/// Checks a super-frame in a tunnel: segmented by the tunnel's plan and then as any other, it equals the oracle's.
+/// Checks a super-frame in a tunnel. Segments it by the tunnel's plan, then segments the results. The frames must equal
+/// the oracle's frames.
 fn assert_segmented_as_by_hand(tunnel: Tunnel, inner: &(Vec<u8>, TxMeta), outer6: bool) {
     let segments = cut(&inner.0, &inner.1, &SegmentPolicy::default());
     let ids = (0..).map(|n: u16| OUTER_ID.wrapping_add(n));
@@ -135,7 +136,7 @@ fn segments_in_every_tunnel_equal_those_put_into_it_one_by_one() {
         for shape in 0..8 {
             let [outer6, inner6, is_udp] = [1, 2, 4].map(|bit| shape & bit != 0);
             if tunnel.header.get(2..4) == Some(&[8, 0]) && inner6 {
-                continue; // GRE names IPv4.
+                continue; // The GRE header of this case names IPv4.
             }
             let inner = inner_super_frame(is_udp, inner6, 10_000 + n, 1390);
             assert_segmented_as_by_hand(tunnel, &inner, outer6);
