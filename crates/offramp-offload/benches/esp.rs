@@ -1,8 +1,8 @@
-//! ESP beside the raw AEAD of the same library on the same buffers, in one process.
+//! ESP compared with the raw AEAD of the same library, on the same buffers, in one process.
 //!
-//! `cargo bench -p offramp-offload --bench esp -- [--quick | --profile WHO] [FILTER]` prints a table per work and sets
-//! the ratios beside the targets. Quote ratios of one run, never single figures. For ipsec-mb:
-//! `cargo bench -p offramp-ports --bench esp_ipsec_mb`.
+//! `cargo bench -p offramp-offload --bench esp -- [--quick | --profile WHO] [FILTER]` prints a table per work and
+//! compares the ratios with the targets. Quote ratios from one run, never single figures. For ipsec-mb, run `cargo
+//! bench -p offramp-ports --bench esp_ipsec_mb`.
 
 #[path = "esp/ends.rs"]
 mod ends;
@@ -17,7 +17,7 @@ mod works;
 #[global_allocator]
 static ALLOCATOR: harness::CountingAllocator = harness::CountingAllocator;
 
-/// Returns the measured library of ciphers.
+/// Returns the cipher library to measure.
 fn library() -> &'static dyn offramp_offload::esp::CipherLibrary {
     offramp_offload::esp::aws_lc()
 }

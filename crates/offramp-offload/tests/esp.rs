@@ -1,5 +1,5 @@
-//! ESP from outside: round trips of every suite, refusals, replay, tunnels, large send, and scapy as judge. The bodies
-//! know no library of ciphers: `offramp-ports` runs them once more with ipsec-mb.
+//! ESP through the public API: round trips of every suite, refusals, replay, tunnels, large send, and comparison with
+//! scapy. The tests do not depend on a cipher library, and `offramp-ports` runs them a second time with ipsec-mb.
 
 mod support;
 
@@ -27,7 +27,7 @@ mod shared;
 #[path = "esp/tunnel.rs"]
 mod tunnel;
 
-/// Returns the library of ciphers under test.
+/// Returns the cipher library under test.
 fn library() -> &'static dyn offramp_offload::esp::CipherLibrary {
     offramp_offload::esp::aws_lc()
 }

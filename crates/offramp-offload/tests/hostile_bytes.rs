@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use std::fs;
 use std::path::Path;
 
-/// Inputs of one test; the fuzz targets run without a limit.
+/// Number of inputs per test. The fuzz targets run without a limit.
 const INPUTS: usize = 20_000;
 
 fn seed() -> u64 {
@@ -21,7 +21,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// Builds a frame that is nearly right: TCP or UDP over IPv4 or IPv6, with a few bytes changed.
+/// Builds a nearly valid frame: TCP or UDP over IPv4 or IPv6, with a few bytes changed.
 fn nearly_right(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let version6 = rng.random_bool(0.4);
     let tcp = rng.random_bool(0.7);
@@ -81,8 +81,8 @@ fn a_layout_is_true_of_any_bytes() {
     }
 }
 
-/// Writes other lengths and no checksums into the headers of a frame, as some drivers do. Returns its transport's start
-/// and the offset of its checksum.
+/// Overwrites lengths and clears checksums in the headers of a frame, as some drivers do. Returns the start of the
+/// transport header and the offset of its checksum.
 fn leave_out(rng: &mut ChaCha8Rng, frame: &mut [u8]) -> Option<(u16, u16)> {
     let layout = *Frame::received(frame).layout().ok()?;
     let (network, transport) = (layout.network_start, layout.transport_start);
@@ -102,8 +102,8 @@ fn leave_out(rng: &mut ChaCha8Rng, frame: &mut [u8]) -> Option<(u16, u16)> {
     Some((transport as u16, offset as u16))
 }
 
-/// Puts a TCP segment into a tunnel: VXLAN, Geneve with options, FOU, GRE with a key, or IP in IP. Returns the frame
-/// and the start of the inner TCP header.
+/// Encapsulates a TCP segment in a tunnel: VXLAN, Geneve with options, FOU, GRE with a key, or IP in IP. Returns the
+/// frame and the start of the inner TCP header.
 fn in_a_tunnel(rng: &mut ChaCha8Rng) -> (Vec<u8>, u16) {
     let mut inner = small_frames()[0].clone();
     inner.resize(inner.len() + rng.random_range(0..3000), 0x5a);
@@ -134,7 +134,7 @@ fn in_a_tunnel(rng: &mut ChaCha8Rng) -> (Vec<u8>, u16) {
     (frame, transport as u16)
 }
 
-/// Returns an input of `hostile::segment`: TCP to be segmented at `size`.
+/// Returns an input for `hostile::segment`, with a segment size of `size`.
 fn request(kind: u8, (start, offset): (u16, u16), size: u16, frame: &[u8]) -> Vec<u8> {
     let words = [start, offset, size].map(u16::to_le_bytes).concat();
     [&[3, kind][..], &words, &[0, 0], frame].concat()
@@ -149,7 +149,7 @@ fn lengths_and_checksums_that_a_driver_left_out_or_invented_cost_no_segment_its_
         let Some(place) = leave_out(&mut rng, &mut frame) else { continue };
         let mut input = request(rng.random_range(0..4), place, rng.random_range(1..400), &frame);
         if rng.random_bool(0.1) {
-            // A trailer of up to 64 KiB.
+            // Add a trailer of up to 64 KiB.
             input[0] |= 8;
             input[8..10].copy_from_slice(&rng.random::<[u8; 2]>());
         }
@@ -182,7 +182,7 @@ fn a_segmenter_keeps_its_word_on_any_bytes() {
         let mut input: Vec<u8> = (0..10).map(|_| rng.random()).collect();
         let frame = nearly_right(&mut rng);
         if rng.random_bool(0.8) {
-            // A request that nearly fits.
+            // Make a request that nearly matches the frame.
             let start = [34_u16, 54, 38, 14][rng.random_range(0..4)];
             let offset = [16_u16, 6][rng.random_range(0..2)];
             input[2..4].copy_from_slice(&start.to_le_bytes());
@@ -194,7 +194,7 @@ fn a_segmenter_keeps_its_word_on_any_bytes() {
     }
 }
 
-/// Returns right frames without payload or with a little: TCP and UDP over IPv4 and IPv6, the last two with a VLAN tag.
+/// Returns valid frames with little or no payload: TCP and UDP over IPv4 and IPv6. The last two frames have a VLAN tag.
 fn small_frames() -> [Vec<u8>; 4] {
     let ipv4 = |protocol: u8, len: u8| {
         let mut header = vec![8, 0, 0x45, 0, 0, 20 + len, 0, 7, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
@@ -225,7 +225,7 @@ fn small_frames() -> [Vec<u8>; 4] {
     ]
 }
 
-/// Computes the checksum of a frame from `start` on, word by word, as it stands in its field.
+/// Computes the checksum of `bytes` word by word. Returns the bytes of the checksum field.
 fn slow_checksum(bytes: &[u8]) -> [u8; 2] {
     let word = |pair: &[u8]| u64::from(pair[0]) * 256 + pair.get(1).map_or(0, |low| u64::from(*low));
     let mut sum: u64 = bytes.chunks(2).map(word).sum();
@@ -237,7 +237,7 @@ fn slow_checksum(bytes: &[u8]) -> [u8; 2] {
     checksum.to_be_bytes()
 }
 
-/// Completes a checksum-only request on a frame; `None`: it is refused.
+/// Executes a checksum-only request on a frame. Returns `None` if the request is refused.
 fn completed(frame: &[u8], start: u16, offset: u16) -> Option<Vec<u8>> {
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
     let mut frame = frame.to_vec();
@@ -267,13 +267,13 @@ fn every_request_at_its_borders_is_done_or_refused_for_frames_of_every_small_len
                     out
                 });
                 let expected = if frame.len() < 14 { None } else { completed(frame, start, offset) };
-                // A tag without its end leaves no Ethernet header.
+                // A truncated tag leaves no whole Ethernet header.
                 if request.link_header_len().is_ok() || frame.len() < 14 {
                     assert_eq!(done, expected, "{len} bytes, start {start}, offset {offset}");
                 } else {
                     assert_eq!(done, None, "{len} bytes");
                 }
-                // Also as a segmentation, by every kind and around every meaningful size.
+                // Repeat the request as a segmentation, for every kind and around every significant size.
                 for kind in 0..4 {
                     for size in [0, 1, 2, 7, 8, 9, 16, len as u16, u16::MAX - 1, u16::MAX] {
                         let [low, high] = size.to_le_bytes();
@@ -307,7 +307,7 @@ fn a_coalescer_gives_back_overlapping_fragments_marks_and_long_trailers_once() {
     for _ in 0..INPUTS / 20 {
         let mut input = vec![0; 200];
         rng.fill_bytes(&mut input);
-        // Frames are built from fields, with trailers in a tenth of the inputs.
+        // Build frames from fields, with trailers in a tenth of the inputs.
         input[0] |= 4;
         if rng.random_bool(0.9) {
             input[1..].iter_mut().for_each(|byte| *byte &= !0x10);
@@ -316,7 +316,7 @@ fn a_coalescer_gives_back_overlapping_fragments_marks_and_long_trailers_once() {
     }
 }
 
-/// Builds an unsealed ESP packet to one of the hostile tests' associations, or something near to one.
+/// Builds an unsealed ESP packet for one of the hostile tests' associations, or a nearly valid one.
 fn nearly_esp(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut frame = nearly_right(rng);
     let spi = hostile::esp::SPI + rng.random_range(0..2);
@@ -335,14 +335,14 @@ fn nearly_esp(rng: &mut ChaCha8Rng) -> Vec<u8> {
     frame
 }
 
-/// Pushes bytes after their number.
+/// Appends a length byte and the bytes.
 fn push_bytes(input: &mut Vec<u8>, bytes: &[u8]) {
     let len = bytes.len().min(usize::from(u8::MAX));
     input.push(len as u8);
     input.extend_from_slice(&bytes[..len]);
 }
 
-/// Pushes one event of an association, in the format of `hostile::esp`.
+/// Appends one event of an association, in the format of `hostile::esp`.
 fn push_event(input: &mut Vec<u8>, rng: &mut ChaCha8Rng) {
     let event = rng.random_range(0..9_u8);
     input.push(event);
@@ -392,7 +392,7 @@ fn an_opener_hands_on_what_was_sent_once_and_counts_the_rest_whatever_happens() 
     }
 }
 
-/// Words of `ip xfrm` from real text, split and put together again at random.
+/// Tests words of `ip xfrm` from real text, split and recombined at random.
 #[test]
 fn text_that_is_nearly_right_is_read_or_refused_in_one_line() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());
@@ -423,7 +423,7 @@ fn text_that_is_nearly_right_is_read_or_refused_in_one_line() {
     }
 }
 
-/// Statements at random: some fit together, and mean associations for both ends or for one.
+/// Tests random statements. Some statements match each other, and define associations for one end or the two ends.
 #[test]
 fn statements_that_are_right_in_themselves_are_read_or_refused_in_one_line() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());
@@ -438,7 +438,7 @@ fn statements_that_are_right_in_themselves_are_read_or_refused_in_one_line() {
     assert!(meant.iter().all(|&sum| sum > 0), "nothing means an association: {meant:?}");
 }
 
-/// Inputs from fuzzing that reached new code.
+/// Returns the stored inputs from fuzzing that reached new code.
 fn kept(target: &str) -> Vec<Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let files = fs::read_dir(&corpus).unwrap_or_else(|error| panic!("{}: {error}", corpus.display()));

@@ -1,8 +1,8 @@
-//! Segmenting undoes coalescing: whatever a wire makes of some flows, the segmenter turns the frames of the coalescer
-//! back into the same frames, in the order of each flow.
+//! Segmentation reverts coalescing. After any change by the wire, the segmenter turns the coalescer's output into the
+//! frames received, in the order of each flow.
 //!
-//! There is one exception: equal IPv4 IDs with DF count up after segmenting, since a vnet header cannot say otherwise
-//! (RFC 6864 4.1: they mean nothing).
+//! There is one exception: equal IPv4 IDs with DF increase after segmentation, because a vnet header has no field for
+//! equal IDs. (RFC 6864 4.1: such IDs have no meaning.)
 
 mod support;
 
@@ -17,20 +17,20 @@ use rand_chacha::ChaCha8Rng;
 use support::packet::{Checksum, DESTINATION, DF, FIN, MF, PSH, Packet, pattern};
 use support::pieces::{Piece, check_inverse};
 
-/// Sequences of frames in a run.
+/// Number of frame sequences in a run.
 const SEQUENCES: u32 = 1_500;
-/// Frames of a sequence before the wire changes it.
+/// Number of frames in a sequence before changes by the wire.
 const FRAMES: usize = 80;
 
-/// AE, CWR and ECE: AccECN's counter (RFC 9768 3.2.2).
+/// Flags AE, CWR and ECE: AccECN's counter (RFC 9768 3.2.2).
 const ACE: u16 = 0x1c0;
 
-/// One side of a connection, or a sender of datagrams.
+/// One side of a TCP connection, or a sender of datagrams.
 struct Sender {
     packet: Packet,
     size: usize,
     id_step: u16,
-    /// Frames until the ACE counter advances, and the number of them: it never does for a sender without AccECN.
+    /// Number of frames until the ACE counter advances, and the interval in frames. `None` for a sender without AccECN.
     ace: Option<(u16, u16)>,
 }
 
@@ -77,7 +77,7 @@ impl Sender {
     }
 }
 
-/// Damages a frame on its way: changes any field, or a checksum.
+/// Corrupts a frame on the wire: changes any field, or a checksum.
 fn damage(random: &mut ChaCha8Rng, packet: &mut Packet) {
     match random.random_range(0..9) {
         0 => packet.checksum = Checksum::Wrong,
@@ -92,7 +92,7 @@ fn damage(random: &mut ChaCha8Rng, packet: &mut Packet) {
     }
 }
 
-/// Interleaves some flows, with loss, and with frames doubled, swapped, damaged and with bits turned over.
+/// Interleaves some flows, with lost, duplicated, swapped and corrupted frames, and with flipped bits.
 fn sequence(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     let flows = random.random_range(1..6);
     let mut senders: Vec<_> = (0..flows).map(|flow| Sender::new(random, flow)).collect();
@@ -103,7 +103,7 @@ fn sequence(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
             let mut packet = senders[sender].next(random);
             let fate = random.random_range(0..50);
             if fate == 0 {
-                continue; // Lost.
+                continue; // The frame is lost.
             }
             if fate < 3 {
                 damage(random, &mut packet);
@@ -124,13 +124,13 @@ fn sequence(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Takes delivered frames, and lends memory. Some of it may run out at any time.
+/// A receiver that accepts delivered frames and lends memory. The memory can run out at any time.
 struct Receiver {
     pieces: Vec<Piece>,
-    /// The frames of the slots, the place of their headers included.
+    /// Frames in lent memory by slot, with room for the headers.
     lent: Vec<Option<Vec<u8>>>,
     random: ChaCha8Rng,
-    /// The probability of lending nothing, and of having no room.
+    /// Probability to lend no memory, and probability to have no room.
     scarcity: f64,
 }
 
@@ -174,7 +174,7 @@ impl Sink for Receiver {
     }
 }
 
-/// Offers all frames, with pauses in which all or some aggregates are flushed.
+/// Pushes all frames, with pauses in which all or some aggregates are flushed.
 fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
     let config = CoalesceConfig {
         flows_max: random.random_range(1..8),
@@ -200,7 +200,7 @@ fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
     out.pieces
 }
 
-/// Verifies the frame's checksums, computed here word by word.
+/// Verifies the frame's checksums with a word-by-word computation.
 fn is_right(frame: &[u8]) -> bool {
     let Ok(layout) = support::layout(frame) else { return false };
     let transport = &frame[layout.transport_start..layout.packet_end];
@@ -231,7 +231,7 @@ proptest! {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let frames = sequence(&mut random);
         for piece in coalesce(&mut random, &frames) {
-            // A partial checksum stands for a verdict; the comparison above covers those frames.
+            // A partial checksum means a verified frame, and the comparison above covers such frames.
             if piece.meta.checksum == ChecksumState::Good {
                 prop_assert!(is_right(&piece.bytes), "{}", piece.describe());
             }

@@ -1,9 +1,9 @@
-//! Both ends of an ESP association, and the frames between them.
+//! The two ends of an ESP association, and the frames between them.
 
 use offramp_offload::esp::{Arrival, EspPacket, InboundSa, OutboundSa, SaConfig, SecretKey, Suite};
 use offramp_offload::frame::Frame;
 
-/// The reference: the AEAD alone, on the bytes encrypted by ESP.
+/// Name of the reference: the AEAD without ESP, on the bytes encrypted by ESP.
 pub const RAW_AEAD: &str = "raw aead";
 
 /// Returns a suite by its name.
@@ -11,23 +11,24 @@ pub fn suite(name: &str) -> Suite {
     Suite::by_name(name).expect("a suite of the list")
 }
 
-/// Describes an association in transport mode; extended numbers, so that no benchmark uses them up.
+/// Returns the description of an association in transport mode. Uses extended sequence numbers, so that no benchmark
+/// exhausts them.
 pub fn config(suite: Suite) -> SaConfig {
     let key = SecretKey::new(vec![7; suite.encryption_key_len()]);
     SaConfig { esn: true, ..SaConfig::new(0x1000, suite, key, SecretKey::none()) }
 }
 
-/// Makes a sender with the measured library.
+/// Returns a sender with the measured library.
 pub fn outbound(suite: Suite) -> OutboundSa {
     OutboundSa::with_library(&config(suite), crate::library()).expect("a right description")
 }
 
-/// Makes a receiver with the measured library.
+/// Returns a receiver with the measured library.
 pub fn inbound(suite: Suite) -> InboundSa {
     InboundSa::with_library(&config(suite), crate::library()).expect("a right description")
 }
 
-/// Bytes that start on a cache line, so that all contenders meet the same alignment: allocators give different
+/// Bytes that start on a cache line, so that all contenders have the same alignment. Allocators return different
 /// multiples of sixteen.
 pub struct Aligned {
     bytes: Vec<u8>,

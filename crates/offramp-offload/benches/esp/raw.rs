@@ -1,9 +1,9 @@
-//! aws-lc's AEADs through its own binding.
+//! aws-lc's AEADs, called through the crate `aws_lc_rs`.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use offramp_offload::esp::{Suite, TAG_LEN};
 
-/// Bytes of SPI and sequence number; they are authenticated.
+/// Length of SPI and sequence number in bytes. The AEAD authenticates these two.
 const AAD_LEN: usize = 8;
 
 /// The same cipher without ESP.
@@ -33,7 +33,7 @@ impl Raw {
         self.key.seal_in_place_scatter(Self::nonce(self.sequence), aad, body, &[], tag).expect("lengths that fit");
     }
 
-    /// Encrypts from elsewhere.
+    /// Encrypts `clear` into `out` and writes the tag.
     #[inline]
     pub fn seal_from(&mut self, clear: &[u8], out: &mut [u8]) {
         self.sequence += 1;
@@ -51,7 +51,7 @@ impl Raw {
         self.key.open_in_place(Self::nonce(sequence), aad, bytes).expect("a genuine packet").len()
     }
 
-    /// Returns the number of the last sealing.
+    /// Returns the sequence number of the last sealed packet.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }

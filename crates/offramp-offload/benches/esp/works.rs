@@ -1,4 +1,4 @@
-//! The measured works, and their targets.
+//! The measured works, and the targets.
 
 use crate::ends::{Aligned, RAW_AEAD, esp_of, frame, inbound, outbound, suite};
 use crate::harness::{Contender, OURSELVES, Report};
@@ -10,24 +10,25 @@ use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxM
 use offramp_offload::segment::SegmentPolicy;
 use std::hint::black_box;
 
-/// Lengths of clear IP packets, bytes, and the target speed relative to the raw AEAD's.
+/// Lengths of clear IP packets in bytes, and target speeds relative to the raw AEAD.
 const PACKETS: [(usize, f64); 2] = [(1420, 0.93), (8900, 0.97)];
-/// Payload of a super-frame, bytes.
+/// Payload length of a super-frame, bytes.
 const SUPER_PAYLOAD_LEN: usize = 64 * 1024 - 120;
-/// Target time of large send with ESP, relative to the AEAD's alone.
+/// Target time of large send with ESP, relative to the time of the AEAD.
 const LARGE_SEND_TIME: f64 = 1.1;
-/// The lower limit for large send with ESP in two passes: each segment has a checksum inside.
+/// Name of the lower limit for large send with ESP in two passes: each segment contains a checksum.
 const CHECKSUM_AND_RAW_AEAD: &str = "checksum, raw aead";
-/// Target nanoseconds of a replay check.
+/// Target time of a replay check, nanoseconds.
 const REPLAY_NS: f64 = 3.0;
-/// Sealed frames, opened in turn: a replay window of the largest kind takes each once.
+/// Number of sealed frames, opened in turn. A replay window accepts each frame once.
 const FRAMES: usize = 64;
 const HEADERS_LEN: usize = 54;
 const IP_HEADERS_LEN: usize = 34;
-/// Offset of the encrypted bytes in a sealed frame: the raw AEAD starts there as well, so that both meet the same
-/// alignment.
+/// Offset of the encrypted bytes in a sealed frame. The raw AEAD starts at the same offset, so that the two contenders
+/// have the same alignment.
 const BODY_AT: usize = IP_HEADERS_LEN + 16;
-/// Distance of the frames in the buffer of the wire: whole cache lines, with room after the headers.
+/// Distance between frames in the buffer of the wire, bytes. A multiple of a cache line, with room for the added
+/// headers.
 const SLOT: usize = 1536;
 
 /// Runs the works of this file.
@@ -53,14 +54,14 @@ fn seal_in_place(report: &mut Report, suite: Suite, packet_len: usize, target: f
     report.aim_at_speed(&work, target);
 }
 
-/// Seals one frame over and over; it is parsed each time, since sealing in place takes bytes.
+/// Seals one frame repeatedly. Each turn parses the frame, because sealing in place accepts bytes, not a parsed frame.
 pub fn sealing_in_place(who: &'static str, mut sa: OutboundSa, packet_len: usize) -> Contender<'static> {
     let clear = frame(packet_len);
     let front_len = sa.front_len();
     let mut buffer = Aligned::new(&[vec![0; front_len], clear.clone(), vec![0; sa.tail_len_max()]].concat());
     let headers = clear[..HEADERS_LEN].to_vec();
     Contender::new(who, move || {
-        // Sealing moved or encrypted the headers; a new frame brings its own.
+        // Sealing moved or encrypted the headers, so write the headers of a new frame.
         buffer[front_len..front_len + HEADERS_LEN].copy_from_slice(&headers);
         sa.seal_in_place(black_box(&mut buffer), front_len).expect("numbers enough").end
     })
@@ -85,9 +86,8 @@ fn seal_copying(report: &mut Report, suite: Suite, packet_len: usize, target: f6
     report.aim_at_speed(&work, target);
 }
 
-/// Measures opening a copy of a sealed frame. Both contenders make the copy, and an association takes each frame once:
-/// when all were taken, the next batch is sealed, untimed. The adapter parses every frame of the wire, protected or
-/// not, so the outer frame is parsed untimed; the inner one is made here.
+/// Measures opening a batch of sealed frames in place. An association accepts each frame once, so a new batch is sealed
+/// before each turn, untimed. The time of ESP includes the parse of the outer frame.
 fn open(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
     let mut clear = frame(packet_len);
     let clear = Frame::received(&mut clear);

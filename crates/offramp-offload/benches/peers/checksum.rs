@@ -1,4 +1,4 @@
-//! The Internet checksum, alone and fused with a copy.
+//! The Internet checksum, with and without a copy in the same pass.
 
 use std::hint::black_box;
 
@@ -6,22 +6,22 @@ use offramp_offload::checksum;
 
 use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
 
-/// Bytes of the two fixed buffers.
+/// Length of each of the two fixed buffers, bytes.
 const BUFFER_LEN: usize = 1 << 17;
-/// Offset of messages from a cache line's boundary: that of a large `malloc`.
+/// Offset of messages from a cache line's boundary, equal to the offset after a large `malloc`.
 const START: usize = 16;
-/// A read that no checksum can beat.
+/// Name of the limit: a read that no checksum can outperform.
 const READ: &str = "limit_read";
 
-/// Lengths of messages for the checksum alone, bytes.
+/// Lengths of messages for a checksum without copy, bytes.
 const SUM_LENS: [usize; 5] = [64, 256, 1500, 9000, 65_536];
 /// Lengths of messages for a copy with checksum, bytes.
 const COPY_LENS: [usize; 2] = [1500, 9000];
 
-/// Bytes of a page.
+/// Length of a page in bytes.
 const PAGE: usize = 4096;
 
-/// A buffer with its messages at [`START`] after a page, so that every run has the same alignment.
+/// A buffer with messages at offset [`START`] in a page, so that every run has the same alignment.
 struct Buffer(Vec<u8>);
 
 impl Buffer {
@@ -80,7 +80,7 @@ fn memcpy<'a>(from: &'a [u8], to: &'a mut [u8]) -> Contender<'a> {
     Contender::new(REFERENCE, move || black_box(&mut *to).copy_from_slice(black_box(from)))
 }
 
-/// Reads all bytes into vector registers and adds them: the limit, not a checksum.
+/// The read limit: reads all bytes into vector registers and adds them, without computing a checksum.
 mod read {
     /// Reads with the widest instruction of this machine.
     #[inline]
@@ -109,7 +109,7 @@ mod read {
         #![allow(clippy::wildcard_imports)]
         use core::arch::x86_64::*;
 
-        /// Reads whole cache lines, the first and the last with a mask: no load crosses a line.
+        /// Reads whole cache lines, with masks for the first and the last line. No load crosses a line.
         #[target_feature(enable = "avx512f,avx512bw")]
         pub fn avx512(bytes: &[u8]) -> u64 {
             const LINE: usize = 64;
@@ -121,7 +121,7 @@ mod read {
             while at + 4 * LINE <= end {
                 for (i, acc) in acc.iter_mut().enumerate() {
                     let line = first.wrapping_add(at + i * LINE);
-                    // SAFETY: the line lies inside `bytes` but for the bytes that the mask leaves out.
+                    // SAFETY: the line lies inside `bytes`, except for the masked bytes.
                     *acc = _mm512_add_epi64(*acc, unsafe { _mm512_maskz_loadu_epi8(mask, line.cast()) });
                     mask = !0;
                 }
@@ -129,7 +129,7 @@ mod read {
             }
             while at < end {
                 mask &= !(!0u64).unbounded_shl((end - at) as u32);
-                // SAFETY: as above.
+                // SAFETY: the line lies inside `bytes`, except for the masked bytes.
                 let line = unsafe { _mm512_maskz_loadu_epi8(mask, first.wrapping_add(at).cast()) };
                 acc[0] = _mm512_add_epi64(acc[0], line);
                 mask = !0;
@@ -139,7 +139,7 @@ mod read {
             _mm512_reduce_add_epi64(total) as u64
         }
 
-        /// Reads vectors from the start, whatever its alignment.
+        /// Reads vectors from the start of `bytes`, without alignment.
         #[target_feature(enable = "avx2")]
         pub fn avx2(bytes: &[u8]) -> u64 {
             let mut acc = [_mm256_setzero_si256(); 4];

@@ -1,29 +1,29 @@
-//! The frames for segmenting and coalescing: TCP over IPv4 with timestamps, 45 segments of 1448 bytes.
+//! The frames for segmentation and coalescing: TCP over IPv4 with timestamps, 45 segments of 1448 bytes.
 
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;
 
-/// Payload of one segment: MTU 1500 less IPv4, TCP and timestamps.
+/// Payload length of one segment in bytes: MTU 1500 minus IPv4, TCP and timestamps.
 pub const MSS: usize = 1448;
-/// Segments of a 64 KiB super-frame.
+/// Number of segments in a 64 KiB super-frame.
 pub const SEGMENTS: usize = 45;
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 pub const LINK_HEADER_LEN: usize = 14;
-/// Bytes of IPv4 and TCP with timestamps.
+/// Length of the IPv4 and TCP headers with timestamps, in bytes.
 pub const HEADER_LEN: usize = 52;
-/// Bytes of all headers.
+/// Length of all headers in bytes.
 pub const HEADERS_LEN: usize = LINK_HEADER_LEN + HEADER_LEN;
-/// First byte covered by the checksum.
+/// Offset of the first byte covered by the checksum.
 pub const CHECKSUM_START: usize = 34;
-/// Offset of TCP's checksum field.
+/// Offset of the checksum field in the TCP header.
 pub const CHECKSUM_OFFSET: usize = 16;
 
-/// Returns bytes that look like data.
+/// Returns pseudo-random bytes.
 pub fn data(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
 
-/// Returns a frame with the sum of the pseudo-header in its checksum field.
+/// Returns a frame with the pseudo-header's sum in its checksum field.
 pub fn partial_frame(flow: u16, sequence: u32, id: u16, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; HEADERS_LEN];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
@@ -48,7 +48,7 @@ pub fn partial_frame(flow: u16, sequence: u32, id: u16, flags: u8, payload: &[u8
     frame
 }
 
-/// Returns the same frame, complete, as it stands on the wire.
+/// Returns the same frame with a complete checksum, as sent on the wire.
 pub fn frame(flow: u16, sequence: u32, id: u16, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = partial_frame(flow, sequence, id, flags, payload);
     let partial =

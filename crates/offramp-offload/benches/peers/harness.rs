@@ -6,45 +6,45 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Our name in the tables and in the file.
+/// offramp's name in the tables and in the file.
 pub const OURSELVES: &str = "offramp";
-/// The reference row for the others.
+/// Name of the reference row.
 pub const REFERENCE: &str = "limit_memcpy";
 
-/// Counts every allocation of the process, ours and the peers'.
+/// An allocator that counts every allocation of the process, offramp's and the peers'.
 pub struct CountingAllocator;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`; `at` came from `System`.
+        // SAFETY: the caller fulfils the contract of `dealloc`, and `System` allocated `at`.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `realloc`; `at` came from `System`.
+        // SAFETY: the caller fulfils the contract of `realloc`, and `System` allocated `at`.
         unsafe { System.realloc(at, layout, new_size) }
     }
 }
 
-/// A contender for a work. The loop is inside the box, so that a call costs nothing per turn; it returns the
-/// nanoseconds of its turns.
+/// A contender for a work. The box contains the loop, so that the turns have no call overhead. The closure returns the
+/// time of its turns in nanoseconds.
 pub struct Contender<'a> {
     who: &'static str,
     run: Box<dyn FnMut(u64) -> f64 + 'a>,
 }
 
 impl<'a> Contender<'a> {
-    /// Makes a contender. `work` does the work once and returns a value that depends on all of it.
+    /// Makes a contender. `work` does the work once and returns a value that depends on the whole work.
     pub fn new<R>(who: &'static str, mut work: impl FnMut() -> R + 'a) -> Self {
         let run = Box::new(move |turns| {
             let start = Instant::now();
@@ -56,7 +56,8 @@ impl<'a> Contender<'a> {
         Self { who, run }
     }
 
-    /// As [`Contender::new`], for a work that spoils its input: `reset` repairs it before each turn, untimed.
+    /// Does the same as [`Contender::new`], for a work that overwrites its input. `reset` restores the input before
+    /// each turn, untimed.
     pub fn with_reset<S, R>(
         who: &'static str,
         mut state: S,
@@ -79,13 +80,13 @@ impl<'a> Contender<'a> {
         Self { who, run }
     }
 
-    /// Returns the nanoseconds of `turns` turns.
+    /// Returns the time of `turns` turns in nanoseconds.
     fn sample_ns(&mut self, turns: u64) -> f64 {
         (self.run)(turns)
     }
 
-    /// Returns the turns that fill about `sample_ns`; also warms caches and branch predictors. The first turn is
-    /// ignored: it meets untouched pages, and samples of so few turns would then meet cold caches for ever.
+    /// Returns the number of turns that take about `sample_ns`. Also warms caches and branch predictors. The first turn
+    /// is ignored, because it touches new pages. Otherwise the number of turns would be too small to warm the caches.
     fn calibrate(&mut self, sample_ns: f64) -> u64 {
         self.sample_ns(1);
         let mut turns = 1;
@@ -103,7 +104,7 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// The result of one contender for one work.
+/// The result of one contender in one work.
 struct Row {
     work: String,
     who: &'static str,
@@ -112,10 +113,10 @@ struct Row {
     allocations: f64,
 }
 
-/// The length of a measurement.
+/// The number and length of samples in a measurement.
 #[derive(Clone, Copy)]
 struct Effort {
-    /// Samples of each contender; the median is reported.
+    /// Number of samples per contender. The median is reported.
     repetitions: usize,
     /// Length of one sample, nanoseconds.
     sample_ns: f64,
@@ -124,31 +125,32 @@ struct Effort {
 impl Effort {
     const FULL: Self = Self { repetitions: 501, sample_ns: 50_000.0 };
     const QUICK: Self = Self { repetitions: 101, sample_ns: 30_000.0 };
-    /// Two seconds of a contender, for a profiler.
+    /// Effort for a profiler: two seconds per contender.
     const PROFILE: Self = Self { repetitions: 40_000, sample_ns: 50_000.0 };
-    /// Shows that everything runs; its figures mean nothing.
+    /// Effort for a test: runs everything once, with meaningless figures.
     const TEST: Self = Self { repetitions: 1, sample_ns: 1_000.0 };
 }
 
-/// Collects the rows of all works.
+/// The collected rows of all works.
 pub struct Report {
-    /// The name of the written file.
+    /// Name of the written file.
     name: &'static str,
-    /// The reference row for the others.
+    /// Name of the reference row.
     reference: &'static str,
     effort: Effort,
     filter: Option<String>,
-    /// The only contender that runs.
+    /// Name of the only contender to run, if set.
     only: Option<String>,
     writes_file: bool,
     rows: Vec<Row>,
 }
 
 impl Report {
-    /// Parses the arguments. `--quick` measures shortly, `--test` hardly at all, `--profile WHO` one contender alone
-    /// and long enough for a profiler; a word is a filter; other flags, such as Cargo's `--bench`, are ignored.
+    /// Parses the arguments. `--quick` shortens the measurement, and `--test` runs each work once. `--profile WHO` runs
+    /// only one contender, long enough for a profiler. A word is a filter. Other flags, such as Cargo's `--bench`, are
+    /// ignored.
     ///
-    /// `name` is of the file, `reference` the row to compare with.
+    /// `name` is the name of the file, and `reference` the name of the reference row.
     pub fn named(name: &'static str, reference: &'static str, mut args: impl Iterator<Item = String>) -> Self {
         let (effort, rows) = (Effort::FULL, Vec::new());
         let mut report = Self { name, reference, effort, filter: None, only: None, writes_file: true, rows };
@@ -174,8 +176,8 @@ impl Report {
         report
     }
 
-    /// Measures one work of `bytes` bytes: every repetition runs each contender once, in turn, and
-    /// the median of the repetitions counts. Prints the table.
+    /// Measures one work on `bytes` bytes and prints the table. Every repetition runs each contender once, in turn. The
+    /// result is the median of the repetitions.
     pub fn measure(&mut self, work: &str, bytes: usize, mut contenders: Vec<Contender>) {
         if self.filter.as_ref().is_some_and(|part| !work.contains(part)) {
             return;
@@ -199,19 +201,19 @@ impl Report {
         print_table(&self.rows[first..], self.reference);
     }
 
-    /// Prints our speed beside the reference's, and the target.
+    /// Prints offramp's speed, the reference's speed, and the target.
     pub fn aim_at_speed(&self, work: &str, target: f64) {
         self.aim_at_speed_of(work, self.reference, target);
     }
 
-    /// Prints our speed beside that of `who`, and the target.
+    /// Prints offramp's speed, the speed of `who`, and the target.
     pub fn aim_at_speed_of(&self, work: &str, who: &str, target: f64) {
         if let (Some(ours), Some(theirs)) = (self.ns_of(work, OURSELVES), self.ns_of(work, who)) {
             println!("  {:.3} x the speed of {who}; aimed at: {target:.3} x or more", theirs / ours);
         }
     }
 
-    /// Prints our time for each of `turns`, and the target.
+    /// Prints offramp's time per turn for `turns` turns, and the target.
     pub fn aim_at_ns(&self, work: &str, turns: f64, target: f64) {
         if let Some(ours) = self.ns_of(work, OURSELVES) {
             println!("  {:.2} ns each; aimed at: {target:.2} ns or less", ours / turns);
@@ -242,7 +244,7 @@ impl Report {
     }
 }
 
-/// Cargo's target directory: `CARGO_TARGET_DIR`, or `target` in the workspace root.
+/// Returns Cargo's target directory: `CARGO_TARGET_DIR`, or `target` in the workspace root.
 fn target_dir() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))

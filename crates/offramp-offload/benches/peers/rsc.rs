@@ -1,4 +1,4 @@
-//! Receive coalescing: frames of the wire into contiguous super-frames, verified and looked up.
+//! Receive coalescing: coalesces frames from the wire into contiguous super-frames, with verification and flow look-up.
 
 use crate::frames::{HEADERS_LEN, LINK_HEADER_LEN, MSS, SEGMENTS, data, frame};
 use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
@@ -9,9 +9,9 @@ use offramp_offload::meta::RxMeta;
 use std::hint::black_box;
 
 const FRAME_LEN: usize = HEADERS_LEN + MSS;
-/// Distance of the frames in the buffer of the wire: whole cache lines.
+/// Distance between frames in the buffer of the wire, a multiple of a cache line.
 const SLOT: usize = FRAME_LEN.next_multiple_of(64);
-/// ACK.
+/// TCP flags of the frames: ACK.
 const FLAGS: u8 = 0x10;
 
 /// Runs the works of this file.
@@ -24,7 +24,7 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// Returns frames in order of arrival: one of each flow in turn.
+/// Returns frames in order of arrival: one frame per flow, in rotation.
 fn line(flows: usize) -> Vec<u8> {
     let payload = data(MSS);
     let mut line = vec![0; flows * SEGMENTS * SLOT];
@@ -57,7 +57,7 @@ fn ours(line: &[u8], flows: usize) -> Contender<'static> {
     })
 }
 
-/// Copies every payload after the one before it of its flow.
+/// Appends every payload to the previous payload of its flow.
 fn memcpy(line: &[u8], flows: usize) -> Contender<'_> {
     let mut coalesced = vec![vec![0; HEADERS_LEN + SEGMENTS * MSS]; flows];
     Contender::new(REFERENCE, move || {

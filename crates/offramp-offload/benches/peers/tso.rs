@@ -1,4 +1,4 @@
-//! Large send: a 64 KiB super-frame into 45 complete frames in buffers of the wire.
+//! Large send: segments a 64 KiB super-frame into 45 complete frames in buffers of the wire.
 
 use crate::frames::{
     CHECKSUM_OFFSET, CHECKSUM_START, HEADER_LEN, HEADERS_LEN, LINK_HEADER_LEN, MSS, SEGMENTS, data, partial_frame,
@@ -9,11 +9,11 @@ use offramp_offload::meta::{ChecksumState, PartialChecksum, Segmentation, Segmen
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use std::hint::black_box;
 
-/// Distance of the frames in the buffer of the wire: whole cache lines.
+/// Distance between frames in the buffer of the wire, a multiple of a cache line.
 const SLOT: usize = (HEADERS_LEN + MSS).next_multiple_of(64);
 /// Sequence number of the first segment.
 const SEQUENCE: u32 = 1000;
-/// ACK and PSH.
+/// TCP flags of the super-frame: ACK and PSH.
 const FLAGS: u8 = 0x18;
 
 /// Runs the works of this file.
@@ -44,7 +44,7 @@ fn ours(super_frame: &[u8]) -> Contender<'static> {
     Contender::new(OURSELVES, move || cut(black_box(&mut super_frame), black_box(&mut line)))
 }
 
-/// Copies headers and payload of every segment, and no more.
+/// Copies headers and payload of every segment, without any other work.
 fn memcpy(super_frame: &[u8]) -> Contender<'_> {
     let mut line = vec![0; SLOT * SEGMENTS];
     Contender::new(REFERENCE, move || {
@@ -77,7 +77,7 @@ fn tun_rs(super_frame: &[u8]) -> Contender<'_> {
     Contender::new("tun-rs", move || cut(&mut packet))
 }
 
-/// Checks the measured output: every frame verifies and carries its part.
+/// Checks the measured output: every frame has correct checksums and its part of the payload.
 fn check(super_frame: &[u8]) {
     let mut line = vec![0; SLOT * SEGMENTS];
     assert_eq!(cut(&mut super_frame.to_vec(), &mut line), 0);

@@ -1,4 +1,4 @@
-//! Two ends of an association, and frames for them.
+//! Two ends of an association, and frames for the tests.
 
 use crate::support::packet::Packet;
 use offramp_offload::esp::{
@@ -11,18 +11,18 @@ use std::net::IpAddr;
 
 pub const SPI: u32 = 0x1234_5678;
 
-/// Makes a key of `len` bytes, no two alike.
+/// Returns a key of `len` different bytes.
 pub fn key(len: usize, first: u8) -> SecretKey {
     SecretKey::new((0..len as u8).map(|n| first.wrapping_add(n.wrapping_mul(7))).collect())
 }
 
-/// Describes an association in transport mode with keys of the right lengths.
+/// Returns the description of an association in transport mode with keys of the required lengths.
 pub fn config(suite: Suite) -> SaConfig {
     let keys = (key(suite.encryption_key_len(), 3), key(suite.integrity_key_len(), 101));
     SaConfig { legacy: true, ..SaConfig::new(SPI, suite, keys.0, keys.1) }
 }
 
-/// Returns the suite of most tests.
+/// Returns the suite used in most tests.
 pub fn gcm() -> Suite {
     Suite::by_name("aes128gcm16").unwrap()
 }
@@ -64,7 +64,7 @@ pub fn layout(frame: &[u8]) -> FrameLayout {
     crate::support::layout(frame).unwrap()
 }
 
-/// Seals into a buffer of its own.
+/// Seals a frame into a new buffer.
 pub fn try_seal(sa: &mut OutboundSa, frame: &[u8]) -> Result<Vec<u8>, SealRefused> {
     let mut out = vec![0xee; frame.len() + sa.front_len() + sa.tail_len_max()];
     let sealed = sa.seal(&Frame::received(&mut frame.to_vec()), &mut out)?;
@@ -85,7 +85,7 @@ pub fn arrival_of(frame: &[u8], udp_port: Option<u16>) -> Result<Arrival, Refuse
     Arrival::of(&frame, udp_port)
 }
 
-/// Returns the ESP packet in a frame of the wire.
+/// Returns the layout of a frame from the wire, and the ESP packet in it.
 pub fn esp_of(frame: &[u8]) -> (FrameLayout, EspPacket) {
     match arrival_of(frame, Some(UDP_ENCAPSULATION_PORT)) {
         Ok(Arrival::Esp(packet)) => (layout(frame), packet),
@@ -93,7 +93,7 @@ pub fn esp_of(frame: &[u8]) -> (FrameLayout, EspPacket) {
     }
 }
 
-/// Opens a copy of the frame. Returns the result, and the clear frame.
+/// Opens a copy of the frame. Returns the result and the clear frame.
 pub fn open_whole(sa: &mut InboundSa, frame: &[u8]) -> Result<(Opened, Vec<u8>), Refused> {
     let mut frame = frame.to_vec();
     let (_, packet) = esp_of(&frame);
@@ -107,12 +107,12 @@ pub fn open_whole(sa: &mut InboundSa, frame: &[u8]) -> Result<(Opened, Vec<u8>),
     Ok((opened, clear))
 }
 
-/// Returns the clear frame alone.
+/// Opens a copy of the frame. Returns the clear frame.
 pub fn open(sa: &mut InboundSa, frame: &[u8]) -> Result<Vec<u8>, Refused> {
     open_whole(sa, frame).map(|(_, clear)| clear)
 }
 
-/// Makes both ends of one association.
+/// Returns the two ends of one association.
 pub fn pair(config: &SaConfig) -> (OutboundSa, InboundSa) {
     (
         OutboundSa::with_library(config, crate::library()).unwrap(),

@@ -1,4 +1,5 @@
-//! The library's AEADs by themselves: published packets, Wycheproof, and every length against the built-in library.
+//! The library's AEADs without ESP: published packets, Wycheproof, and comparison with the built-in library at every
+//! length.
 
 use offramp_offload::esp::{Aad, Aead, AeadAlgorithm, AesKey, CipherFailed, NONCE_LEN, Nonce, TAG_LEN, aws_lc};
 use proptest::prelude::*;
@@ -29,7 +30,7 @@ fn nonce_of(bytes: &[u8]) -> Nonce {
     Nonce::new(salt.try_into().unwrap(), u64::from_be_bytes(iv.try_into().unwrap()))
 }
 
-/// Returns additional data in a form of ESP: SPI and sequence number, plain or extended.
+/// Returns additional data in the format of ESP: SPI and sequence number, plain or extended.
 fn aad_of(bytes: &[u8]) -> Option<Aad> {
     let spi = u32::from_be_bytes(*bytes.first_chunk()?);
     match bytes.len() {
@@ -39,7 +40,7 @@ fn aad_of(bytes: &[u8]) -> Option<Aad> {
     }
 }
 
-/// Seals in every way and opens again.
+/// Seals with every function, and opens the results.
 fn check_packet(aead: &dyn Aead, nonce: Nonce, aad: Aad, clear: &[u8], sealed: &[u8]) {
     let mut packet = [clear, &[0; TAG_LEN]].concat();
     aead.seal(nonce, aad, &mut packet).unwrap();
@@ -56,7 +57,7 @@ fn check_packet(aead: &dyn Aead, nonce: Nonce, aad: Aad, clear: &[u8], sealed: &
 
 #[test]
 fn packets_that_others_published_are_sealed_and_opened() {
-    // RFC 7634 appendix A.
+    // The packet of RFC 7634 appendix A.
     let key: Vec<u8> = (0x80..=0x9f).collect();
     let clear = bytes(
         "45000054a6f200004001e778c6336405c000020508005b7a3a080000553bec10000736270809
@@ -70,7 +71,7 @@ fn packets_that_others_published_are_sealed_and_opened() {
     );
     let (nonce, aad) = (Nonce::new([0xa0, 0xa1, 0xa2, 0xa3], 0x1011_1213_1415_1617), Aad::new(0x0102_0304, 5, false));
     check_packet(&*keyed(AeadAlgorithm::ChaCha20Poly1305, &key), nonce, aad, &clear, &sealed);
-    // The first of the test cases beside RFC 4106 (draft-mcgrew-gcm-test-01).
+    // The first of the test cases for RFC 4106 (draft-mcgrew-gcm-test-01).
     let clear = bytes(
         "45000048699a000080114db7c0a80102c0a801010a9bf15638d3010000010000
          00000000045f736970045f756470037369700963796265726369747902646b0000210001 01020201",

@@ -1,4 +1,4 @@
-//! Associations shared by several threads, in every order of the threads.
+//! Associations shared by several threads, with every interleaving of the threads.
 
 use crate::bench::{clear, config, esp_of, gcm, pair, seal};
 use loom::thread;
@@ -6,7 +6,7 @@ use offramp_offload::esp::{Lifetime, LifetimeEvent, Refused, SaConfig, SealRefus
 use offramp_offload::frame::Frame;
 use std::sync::Arc;
 
-/// Bytes of each packet.
+/// Length of each packet in bytes.
 const LEN: usize = 100;
 
 #[test]
@@ -24,7 +24,7 @@ fn no_number_is_granted_twice_and_none_beyond_the_last() {
         let grants = threads.map(|thread| thread.join().unwrap()).into_iter().chain([mine]).flatten();
         let mut numbers: Vec<u64> = grants.flat_map(|grant| grant.first()..grant.first() + grant.count()).collect();
         numbers.sort_unstable();
-        // Seven were requested, five are left.
+        // The threads requested seven numbers, but only five are left.
         assert_eq!(numbers, (last - 4..=last).collect::<Vec<_>>());
         assert_eq!((shared.packets(), shared.bytes()), (5, 5 * LEN as u64));
         assert_eq!(shared.ended(), Some(SealRefused::SequenceExhausted));
@@ -74,7 +74,7 @@ fn of_threads_with_the_same_packet_one_hands_it_on_and_the_window_takes_all() {
         };
         let shared = Arc::new(SharedInbound::with_library(&config, crate::library()).unwrap());
         let other = Arc::clone(&shared);
-        // The other thread has 2 as well, and moves the window so that 2 is its last place.
+        // The other thread also receives packet 2, and moves the window so that 2 is the leftmost number.
         let theirs = open.clone();
         let thread = thread::spawn(move || [theirs(&other, 2), theirs(&other, 33)]);
         let mine = [open(&shared, 1), open(&shared, 2)];

@@ -1,4 +1,4 @@
-//! Large send with ESP gives the same frames as segmenting first and sealing each.
+//! Large send with ESP gives the same frames as segmentation followed by sealing of each segment.
 
 use crate::bench::{config, every_config, gcm, layout, open, pair, seal};
 use crate::support::packet::{CWR, Checksum, FIN, PSH, Packet};
@@ -33,7 +33,7 @@ fn meta(packet: &Packet, size: u16) -> TxMeta {
     TxMeta { checksum: Some(partial), segmentation: Some(Segmentation::new(kind, size)) }
 }
 
-/// Returns the clear frames of the wire.
+/// Returns the clear frames of a segmented super-frame.
 fn clear_frames(frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
     let mut bytes = frame.to_vec();
     let frame = Frame::new(&mut bytes, *meta);
@@ -85,7 +85,7 @@ fn one_by_one(config: &SaConfig, frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
     }
 }
 
-/// Seals in runs. Headers and payload not sealed yet must stay as they are in the super-frame.
+/// Seals in runs. Headers and unsealed payload in the super-frame must stay unchanged.
 fn in_runs(config: &SaConfig, frame: &[u8], meta: &TxMeta, room_len: usize) -> Vec<Vec<u8>> {
     let mut sa = OutboundSa::with_library(config, crate::library()).unwrap();
     let mut bytes = frame.to_vec();
@@ -145,7 +145,7 @@ fn frames_that_are_not_cut_are_sealed_as_they_are_without_their_padding() {
     let expected = vec![seal(&mut OutboundSa::with_library(&config, crate::library()).unwrap(), &without)];
     assert_eq!(one_by_one(&config, &whole.build(), &TxMeta::default()), expected);
     assert_eq!(in_runs(&config, &whole.build(), &TxMeta::default(), ROOM), expected);
-    // A super-frame that fits into one segment: its checksum is completed.
+    // This super-frame fits into one segment, so only its checksum is completed.
     let small = super_frame(100, true, false);
     let sealed = one_by_one(&config, &small.build(), &meta(&small, 1000));
     let clear = Packet { checksum: Checksum::Full, ..small }.build();

@@ -1,4 +1,4 @@
-//! Every wrong packet is refused for the right reason.
+//! Every invalid packet is refused with the correct reason.
 
 use crate::bench::{
     SPI, address, arrival_of, clear, config, esp_of, every_config, gcm, key, layout, modes, open, pair, seal,
@@ -16,7 +16,7 @@ use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
 use std::net::IpAddr;
 
-/// Returns the table's verdict on a frame of the wire; `None` for a frame that is no ESP any more.
+/// Returns the table's verdict on a frame from the wire, or `None` for a frame that is no longer ESP.
 fn judge(table: &mut SaTable, frame: &[u8]) -> Option<Result<Vec<u8>, Refused>> {
     let mut frame = frame.to_vec();
     let mut opening = Frame::received(&mut frame);
@@ -102,7 +102,8 @@ fn a_packet_cut_short_anywhere_is_refused() {
         let (whole, packet) = esp_of(&sealed);
         for end in packet.esp_at + 8..sealed.len() {
             let mut cut = sealed[..end].to_vec();
-            // The length of a super-frame is a template: the packet ends where its bytes end, whatever its header says.
+            // The length of a super-frame is a template: the packet ends at the end of the bytes, regardless of the
+            // header.
             let segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, 1));
             let mut cut = Frame::new(&mut cut, TxMeta { segmentation, checksum: None });
             assert_eq!(cut.layout(), Ok(&FrameLayout { packet_end: end, ..whole }));
@@ -173,7 +174,7 @@ fn keepalives_and_ike_are_distinguished_from_esp_and_from_other_traffic() {
     assert_eq!(judged([&[2; 12][..], &[8, 6], &[0; 28]].concat(), port), Ok(Arrival::Clear));
 }
 
-/// Parses a network. Returns `None` if `len` exceeds its address.
+/// Parses a network. Returns `None` if `len` exceeds the address length.
 fn prefix(text: &str, len: u8) -> Option<Prefix> {
     Prefix::new(text.parse::<IpAddr>().unwrap(), len)
 }
@@ -227,7 +228,7 @@ fn fragments(datagram: &Packet, size: u16) -> Vec<Vec<u8>> {
     fragments
 }
 
-/// Truncates the frame after the fixed part of its IP header: a frame without layout.
+/// Truncates the frame after the fixed part of its IP header, so that the frame has no layout.
 fn without_payload(frame: &[u8]) -> Vec<u8> {
     let cut = frame[..if frame[12] == 8 { 34 } else { 54 }].to_vec();
     assert!(crate::support::layout(&cut).is_err());
@@ -267,7 +268,7 @@ proptest! {
             let fragment = Frame::received(&mut bytes);
             prop_assert!(!selector.matches(&fragment), "it shows no ports");
             prop_assert!(!is_named || selector.may_match(&fragment));
-            // Fragments of another protocol, or of other addresses, do not matter.
+            // A selector with another protocol or other addresses does not match the fragments.
             let elsewhere = Selector { source: Some(Prefix::of(address("9.9.9.9"))), ..selector.clone() };
             prop_assert!(!elsewhere.may_match(&fragment));
             prop_assert!(!elsewhere.may_match(&Frame::received(&mut malformed)));
@@ -276,7 +277,7 @@ proptest! {
     }
 }
 
-/// Builds a packet of NULL and HMAC-SHA-256 by hand: a possible packet of another implementation.
+/// Builds a packet with NULL and HMAC-SHA-256 in the test, as another implementation could.
 fn handmade(mode: Mode, body: &[u8]) -> (InboundSa, Vec<u8>) {
     let suite = Suite::by_name("null-sha256").unwrap();
     let config = SaConfig { mode, ..config(suite) };
@@ -314,7 +315,7 @@ fn a_dummy_packet_is_thrown_away_and_uses_up_its_number() {
 
 #[test]
 fn wrong_padding_and_trailers_are_malformed() {
-    // ICMP, so that only the trailer can be wrong.
+    // The packets carry ICMP, so that only the trailer can be wrong.
     assert!(open_handmade(Mode::Transport, &[1, 2, 2, 1]).is_ok());
     for body in [&[9, 9, 2, 1][..], &[2, 1, 2, 1], &[1, 2, 255, 1], &[1, 2, 3, 1], &[0; 3], &[0], &[]] {
         let (mut sa, sealed) = handmade(Mode::Transport, body);
@@ -330,7 +331,7 @@ fn a_tunnel_carries_ip_and_nothing_else() {
         open_handmade(tunnel, &[0xaa; 20].iter().chain(&[1, 2, 2, 6]).copied().collect::<Vec<_>>()),
         Err(Refused::Policy)
     );
-    // The inner packet is truncated, or of another version than the trailer says.
+    // The inner packet is truncated, or its version differs from the trailer's next header.
     assert_eq!(open_handmade(tunnel, &[0x45, 0, 0, 0, 1, 2, 2, 4]), Err(Refused::Malformed));
     let inner = clear(2, false)[14..].to_vec();
     assert_eq!(open_handmade(tunnel, &[&inner[..], &[0, 41]].concat()), Err(Refused::Malformed));
@@ -345,7 +346,7 @@ fn padding_against_traffic_analysis_is_cut_off_by_the_length_inside() {
     let body_len = tunnel_body.len() - 4;
     let aligned = [&tunnel_body[..body_len - (body_len + 4) % 4], &[1, 2, 2, 4]].concat();
     assert_eq!(open_handmade(modes()[1], &aligned), Ok(tcp));
-    // In transport mode only UDP has its own length; 18 + 500 + 2 bytes are aligned.
+    // In transport mode, only UDP has a length field. 18 + 500 + 2 bytes are aligned.
     let opened = open_handmade(Mode::Transport, &[&udp[34..], &tfc, &[0, 17]].concat()).unwrap();
     assert_eq!(opened[34..], udp[34..]);
     assert_eq!(layout(&opened).payload_len(), 10);

@@ -1,4 +1,4 @@
-//! The anti-replay list, for the window alone and for whole associations.
+//! Anti-replay tests for the window and for whole associations.
 
 use crate::bench::{clear, config, esp_of, gcm, open, open_whole, pair, seal, try_seal};
 use offramp_offload::esp::{
@@ -11,10 +11,10 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Barrier, Mutex};
 
-/// The windows of the list: the usual ones, and some that fill no whole words.
+/// Window sizes: the usual ones, and some that do not fill whole words.
 const WINDOWS: [u32; 9] = [32, 33, 63, 64, 65, 100, 1024, 4096, 65_536];
 
-/// Takes a number as for a genuine packet.
+/// Accepts a number as for a genuine packet.
 fn take(window: &mut ReplayWindow, low: u32) -> Result<u64, ReplayRefused> {
     let sequence = window.check(low)?;
     window.advance(sequence)?;
@@ -98,7 +98,7 @@ fn a_window_that_goes_on_from_a_number_takes_nothing_up_to_it() {
     }
 }
 
-/// A set of numbers and a highest one: slow and obvious.
+/// A slow and obvious window: the set of accepted numbers, and the highest number.
 #[derive(Default)]
 struct Oracle {
     accepted: BTreeSet<u64>,
@@ -118,7 +118,7 @@ impl Oracle {
     }
 }
 
-/// Returns the next number of a sender with delayed, doubled and lost packets.
+/// Returns the next number in a trace with delayed, duplicated and lost packets.
 fn next_of_trace(rng: &mut ChaCha8Rng, highest: u64, len: u32) -> u64 {
     let len = u64::from(len);
     match rng.random_range(0..10) {
@@ -156,7 +156,7 @@ fn extended_numbers_are_judged_as_by_a_set_of_numbers_across_the_wrap() {
         oracle.accepted.extend(start - u64::from(len)..=start);
         for _ in 0..20_000 {
             let sequence = next_of_trace(&mut rng, oracle.highest, len);
-            // Any other number than the sender's would fail its integrity check.
+            // A packet with any other number than the sender's would fail the integrity check.
             let guess = window.check(sequence as u32);
             let is_genuine = guess.is_ok_and(|guess| guess == sequence);
             let judged = oracle.take(sequence, len);
@@ -209,7 +209,7 @@ fn extended_numbers_cross_the_wrap_in_any_order_within_the_window() {
         let (mut sender, mut receiver) = pair(&config);
         let frame = clear(50, false);
         let mut sealed: Vec<_> = (0..30).map(|_| seal(&mut sender, &frame)).collect();
-        // The lower half 0 in the middle, then those before it, then the rest.
+        // Receive the packet with the lower half 0 first, then packets before the wrap, then packets after the wrap.
         sealed.swap(0, 15);
         assert_eq!(sealed[0][38..42], [0; 4]);
         for packet in &sealed {
@@ -242,7 +242,7 @@ fn the_last_of_64_bits_is_sent_and_taken_once_and_nothing_wraps() {
     let sealed: Vec<_> = (0..40).map(|_| seal(&mut sender, &frame)).collect();
     assert_eq!(try_seal(&mut sender, &frame), Err(SealRefused::SequenceExhausted));
     assert_eq!((sender.sequence(), sender.packets_left(1)), (u64::MAX, 0));
-    // The last one first, then the others, each once.
+    // Receive the last packet first, then the other packets, each once.
     for sealed in sealed.iter().rev() {
         assert!(open(&mut receiver, sealed).is_ok());
         assert_eq!(open(&mut receiver, sealed), Err(Refused::Replayed));

@@ -1,4 +1,4 @@
-//! Each sealed frame comes out as it went in.
+//! Each sealed frame opens to the original frame.
 
 use crate::bench::{SPI, clear, config, esp_of, every_config, gcm, layout, modes, open, open_whole, pair, seal};
 use crate::support::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, ROUTING};
@@ -9,7 +9,7 @@ use offramp_offload::meta::ChecksumState;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Payloads with every length of padding, an empty one, and one of a full frame.
+/// Payload lengths in bytes: every length of padding, empty payload, and full frames.
 const PAYLOAD_LENS: [usize; 22] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 63, 64, 1400, 8900];
 
 #[test]
@@ -96,7 +96,7 @@ fn ivs_of_cbc_differ_from_packet_to_packet_and_from_association_to_association_o
 
 #[test]
 fn packets_of_a_bare_ip_header_come_through() {
-    /// For experiments (RFC 3692 2.1): its payload is unknown.
+    /// Protocol number for experiments (RFC 3692 2.1), with unknown payload.
     const PROTOCOL: u8 = 253;
     for config in every_config() {
         let (mut sender, mut receiver) = pair(&config);

@@ -1,4 +1,5 @@
-//! scapy's ESP, with OpenSSL's AEADs, as judge in both directions: it opens our packets, and we open its packets.
+//! Comparison with scapy's ESP, which uses OpenSSL's AEADs. scapy opens offramp's packets, and offramp opens scapy's
+//! packets.
 
 use crate::bench::{clear, esp_of, every_config, open, pair, seal};
 use crate::support::packet::Packet;
@@ -8,10 +9,11 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../offramp-offload/tests/esp/scapy_judge.py");
-/// Debian's packages are for its own interpreter; another one may come before it in the path.
+/// Python interpreters to try. Debian's packages work only with Debian's interpreter, and another interpreter can
+/// precede it in the path.
 const INTERPRETERS: [&str; 2] = ["/usr/bin/python3", "python3"];
 
-/// Returns an interpreter with scapy. Without one the test is skipped, but never in CI.
+/// Returns an interpreter with scapy. Without such an interpreter, the test is skipped, except in CI.
 fn interpreter() -> Option<&'static str> {
     let has_scapy = |python: &&str| {
         let probe = Command::new(python).args(["-c", "import scapy.layers.ipsec, cryptography"]).output();
@@ -47,7 +49,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// Returns the bytes of a key of the test bench, because a key shows none.
+/// Returns the bytes of a test key as hexadecimal digits, because a `SecretKey` does not reveal its bytes.
 fn key_hex(len: usize, first: u8) -> String {
     hex(&(0..len as u8).map(|n| first.wrapping_add(n.wrapping_mul(7))).collect::<Vec<_>>())
 }
@@ -89,7 +91,7 @@ fn cases() -> Vec<Case> {
         config.sequence = if config.esn { 0x7_0000_0123 } else { 0x123 };
         let is_ipv6_wrapped = matches!(&config.mode, Mode::Tunnel(tunnel) if tunnel.source.is_ipv6());
         for is_ipv6 in [false, true] {
-            // scapy puts no ESP in UDP over IPv6.
+            // scapy does not support ESP in UDP over IPv6.
             if config.udp.is_some() && (is_ipv6_wrapped || config.mode == Mode::Transport && is_ipv6) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The outer header of a tunnel, and the effects of marks on it.
+//! The outer header of a tunnel, and the effects of congestion marks.
 
 use crate::bench::{address, clear, config, gcm, layout, open, pair, seal};
 use crate::support::packet::{DF, Packet};
@@ -94,7 +94,7 @@ fn dscp_and_ecn_are_copied_set_or_left_out_and_the_inner_ones_stay() {
     }
 }
 
-/// Marks the outer header of a sealed frame, as a router on the way does.
+/// Marks congestion in the outer header of a sealed frame, as a router does.
 fn mark_congestion(sealed: &mut [u8]) {
     if sealed[12] == 8 {
         sealed[15] |= 3;

@@ -1,8 +1,8 @@
-//! An association's receiver against a wire without rules.
+//! An association's receiver on a hostile wire.
 //!
-//! An input is no frame but a list of events: the association's parameters, then the packets sealed by its sender,
-//! their changes on the wire, and their order of arrival. So most inputs have genuine packets in them, and the code
-//! after the check value is reached as well as the code before it.
+//! An input is a list of events, not a frame. The events are the association's parameters, the packets sealed by its
+//! sender, their changes on the wire, and their order of arrival. So most inputs contain genuine packets, and reach the
+//! code before and after the check of the check value.
 
 use super::Input;
 use super::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, pattern};
@@ -16,17 +16,17 @@ use offramp_offload::layout::{FrameLayout, Malformed, Network};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-/// The association's SPI.
+/// SPI of the association.
 pub const SPI: u32 = 0x100;
-/// One suite of each way to protect a packet.
+/// Suites, one for each kind of protection.
 const SUITES: [&str; 6] =
     ["aes128gcm16", "chacha20poly1305-iiv", "aes128gmac", "aes128-sha256", "null-sha1", "3des-sha1"];
 const WINDOWS: [u32; 4] = [32, 64, 1024, 4096];
-/// Maximum of events in one input: more would only make it slow.
+/// Maximum number of events in one input. More events would only cost time.
 const EVENTS_MAX: usize = 64;
-/// Bytes of the check value of HMAC-SHA-1-96.
+/// Length of the check value of HMAC-SHA-1-96 in bytes.
 const SHA1_ICV_LEN: usize = 12;
-/// SPI and sequence number.
+/// Length of SPI and sequence number in bytes.
 const ESP_HEADER_LEN: usize = 8;
 
 fn key(len: usize, first: u8) -> SecretKey {
@@ -37,8 +37,8 @@ fn key_bytes(len: usize, first: u8) -> Vec<u8> {
     (0..len as u8).map(|n| first.wrapping_add(n.wrapping_mul(7))).collect()
 }
 
-/// Makes the association. Its tunnels have the same ends as the packets inside, so that a packet of one mode comes to a
-/// receiver of another.
+/// Makes the association. Its tunnels have the addresses of the packets inside, so that a packet of one mode can reach
+/// a receiver of another mode.
 fn association(input: &mut Input) -> SaConfig {
     let end4 = |n| IpAddr::from([10, 9, 0, n]);
     let end6 = |n| IpAddr::from([0xfd09, 0, 0, 0, 0, 0, 0, n]);
@@ -53,7 +53,7 @@ fn association(input: &mut Input) -> SaConfig {
     config.esn = is(0);
     config.udp = is(1).then(UdpPorts::default);
     config.replay_window = WINDOWS[usize::from(flags >> 2 & 3)];
-    // The end of 32 bits is near.
+    // Start near the end of 32-bit sequence numbers.
     config.sequence = if is(4) { u64::from(u32::MAX) - 20 } else { 0 };
     if is(5) {
         config.lifetime = Lifetime { soft_packets: Some(2), hard_packets: Some(4), ..Lifetime::default() };
@@ -65,13 +65,13 @@ fn association(input: &mut Input) -> SaConfig {
     config
 }
 
-/// A packet from a sender of the association.
+/// A genuine packet from a sender of the association.
 struct Genuine {
-    /// The frame of the wire.
+    /// Frame on the wire.
     frame: Vec<u8>,
-    /// All bytes proved by the check value, and the check value.
+    /// All bytes covered by the check value, and the check value.
     esp: Vec<u8>,
-    /// The expected bytes after the IP header of the clear packet, if known.
+    /// Expected bytes after the IP header of the clear packet, if known.
     clear: Option<Vec<u8>>,
 }
 
@@ -79,7 +79,7 @@ fn layout(frame: &[u8]) -> Result<FrameLayout, Malformed> {
     Frame::received(&mut frame.to_vec()).layout().copied()
 }
 
-/// Returns the ESP of a frame of the wire.
+/// Returns the layout of a frame from the wire, and the ESP packet in it.
 fn esp_of(frame: &[u8]) -> Option<(FrameLayout, EspPacket)> {
     let layout = layout(frame).ok()?;
     match Arrival::of(&Frame::received(&mut frame.to_vec()), Some(UDP_ENCAPSULATION_PORT)) {
@@ -92,7 +92,7 @@ fn transport_of<'a>(frame: &'a [u8], layout: &FrameLayout) -> &'a [u8] {
     &frame[layout.transport_start..layout.packet_end]
 }
 
-/// Computes the IPv4 header checksum again, as a router does, or a forger.
+/// Recomputes the IPv4 header checksum, as a router or an attacker does.
 fn repair_header(frame: &mut [u8]) {
     let Ok(layout) = layout(frame) else { return };
     if layout.network != Network::Ipv4 {
@@ -105,7 +105,7 @@ fn repair_header(frame: &mut [u8]) {
     frame[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Gives the packet the length of the frame.
+/// Sets the packet's length fields to the length of the frame.
 fn repair_lengths(frame: &mut [u8], of: &FrameLayout, is_encapsulated: bool) {
     let (at, len) = (of.network_start, frame.len() - of.network_start);
     match of.network {
@@ -120,7 +120,7 @@ fn repair_lengths(frame: &mut [u8], of: &FrameLayout, is_encapsulated: bool) {
     repair_header(frame);
 }
 
-/// Builds a packet of many kinds.
+/// Builds a clear frame of a kind selected by the input.
 fn clear_frame(input: &mut Input) -> Vec<u8> {
     let kind = input.byte();
     let is = |bit: u8| kind >> bit & 1 == 1;
@@ -145,10 +145,10 @@ fn clear_frame(input: &mut Input) -> Vec<u8> {
     packet.build()
 }
 
-/// Returns a packet with any contents.
+/// Returns a packet with the given protocol and body.
 fn any_packet(protocol: u8, body: &[u8]) -> Vec<u8> {
     let mut frame = Packet { payload: body.to_vec(), ..Packet::udp(0) }.build();
-    // The bytes of UDP's header are body now.
+    // Remove the UDP header before the body.
     frame.drain(34..42);
     frame[23] = protocol;
     let len = (frame.len() - 14) as u16;
@@ -157,12 +157,12 @@ fn any_packet(protocol: u8, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The two ends, and the wire between them.
+/// The two ends of the association, and the wire between them.
 struct Bench {
     config: SaConfig,
     sender: OutboundSa,
     table: SaTable,
-    /// The same receiver as used by several threads: it must judge alike.
+    /// Receiver shared by threads, which must return the same results.
     shared: SharedInbound,
     sent: Vec<Genuine>,
     taken: HashSet<u64>,
@@ -175,7 +175,7 @@ impl Bench {
         let mut table = SaTable::new();
         table.insert(&config).unwrap();
         Self {
-            // Only the receiver judges a lifetime.
+            // Only the receiver checks lifetimes.
             sender: OutboundSa::new(&SaConfig { lifetime: Lifetime::default(), ..config.clone() }).unwrap(),
             shared: SharedInbound::new(&config).unwrap(),
             table,
@@ -187,7 +187,7 @@ impl Bench {
         }
     }
 
-    /// Returns a sender that continues `skipped` packets after the association's own one.
+    /// Returns a sender that continues `skipped` packets after the association's sender.
     fn sender_at(&self, mode: Mode, skipped: u64) -> Option<OutboundSa> {
         let sequence = self.sender.sequence().saturating_add(skipped);
         let config = SaConfig { mode, sequence, lifetime: Lifetime::default(), ..self.config.clone() };
@@ -199,7 +199,8 @@ impl Bench {
         self.sent.push(genuine);
     }
 
-    /// Seals any body under any next header. It gets a trailer of its own if the suite can be forged here.
+    /// Seals `body` with the next header `protocol`. Replaces the trailer by `trailer` if the test can forge packets of
+    /// the suite.
     fn seal_body(&mut self, protocol: u8, body: &[u8], trailer: Option<&[u8]>) {
         let Some(mut sender) = self.sender_at(Mode::Transport, 0) else { return };
         let Some(mut genuine) = sealed(&mut sender, &any_packet(protocol, body), false) else { return };
@@ -210,7 +211,7 @@ impl Bench {
         self.skip(1);
     }
 
-    /// Writes other bytes to the end of the packet's body, and a check value that fits.
+    /// Writes `trailer` to the end of the packet's body, and a matching check value.
     fn put_trailer(&self, genuine: &mut Genuine, trailer: &[u8], sequence: u64) {
         let Some((layout, packet)) = esp_of(&genuine.frame) else { return };
         let keep = (layout.packet_end - SHA1_ICV_LEN).saturating_sub(trailer.len());
@@ -232,10 +233,10 @@ impl Bench {
         }
     }
 
-    /// Picks one of the sent packets.
+    /// Returns one of the sent packets, selected by the input.
     fn pick(&self, input: &mut Input) -> Option<Vec<u8>> {
         let at = usize::from(input.byte()).checked_rem(self.sent.len())?;
-        // The last one is number 0.
+        // Index 0 means the last packet.
         Some(self.sent[self.sent.len() - 1 - at].frame.clone())
     }
 
@@ -272,8 +273,8 @@ impl Bench {
         }
     }
 
-    /// Offers a frame. It is handed on or counted once. A frame handed on was sent like that, once, lies inside the
-    /// original frame and has a true layout.
+    /// Passes a frame to the receiver. The frame must be delivered or counted once. A delivered frame must be one sent
+    /// packet, delivered once. It must lie inside the original frame and have a correct layout.
     fn offer(&mut self, line: &[u8]) {
         let mut frame = line.to_vec();
         let mut opening = Frame::received(&mut frame);
@@ -320,13 +321,13 @@ impl Bench {
         let genuine = self.sent.iter().find(|genuine| genuine.esp == esp).expect("what was never sent is never taken");
         let transport = transport_of(clear, &opened.layout);
         if let Some(sent) = &genuine.clear {
-            // UDP has its own length; the rest is padding.
+            // UDP has a length field, and the remaining bytes are padding.
             assert!(sent.starts_with(transport), "{opened:?}");
         }
     }
 }
 
-/// Seals a frame. The clear result is known if the receiver is of the sender's mode.
+/// Seals a frame. The clear result is known if receiver and sender have the same mode.
 fn sealed(sender: &mut OutboundSa, frame: &[u8], is_own_mode: bool) -> Option<Genuine> {
     let mut copy = frame.to_vec();
     let clear = Frame::received(&mut copy);
@@ -340,7 +341,7 @@ fn sealed(sender: &mut OutboundSa, frame: &[u8], is_own_mode: bool) -> Option<Ge
     Some(Genuine { frame: out, esp, clear })
 }
 
-/// Changes some bytes of the frame; the IP header checksum may be repaired.
+/// Changes some bytes of the frame, and can repair the IP header checksum.
 fn tampered(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     let how = input.byte();
     for _ in 0..=how & 1 {
@@ -361,7 +362,7 @@ fn tampered(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     frame
 }
 
-/// Truncates the frame or makes it longer; its headers may say so.
+/// Truncates or extends the frame, with or without adjusting its headers.
 fn with_another_length(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     let (how, len) = (input.byte(), usize::from(input.word()));
     let Some((layout, packet)) = esp_of(&frame) else { return frame };
@@ -373,7 +374,7 @@ fn with_another_length(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     frame
 }
 
-/// Runs an input. Returns the number of opened packets, and the counts of the others.
+/// Runs an input. Returns the number of opened packets, and the counts of refused packets.
 pub fn esp(bytes: &[u8]) -> (u64, RefusedCounts) {
     let mut input = Input(bytes);
     let mut bench = Bench::new(association(&mut input));

@@ -1,4 +1,4 @@
-//! Properties of any bytes: the bodies of the fuzz targets, and of the ordinary tests beside them.
+//! Properties that hold for any bytes. The fuzz targets and the ordinary tests call these functions.
 
 pub mod esp;
 #[path = "../support/packet.rs"]
@@ -13,12 +13,12 @@ use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, Segmentation, S
 use offramp_offload::segment::{SegmentPolicy, Segmenter, TunnelSegmenter, repair_headers};
 use packet::{ACK, CWR, Checksum, DF, ECE, FIN, FRAGMENT, MF, PSH, Packet, TCP};
 
-/// Bytes that segmenting may add to a frame: IPv6's fragment header.
+/// Maximum number of bytes added to a frame by segmentation: IPv6's fragment header.
 const ADDED_MAX: usize = 8;
-/// Bytes of the longest frame of a packet socket.
+/// Maximum length of a frame from a packet socket, bytes.
 const LINE_LEN_MAX: usize = 65_536 + 22;
 
-/// The bytes of an input, followed by zeros.
+/// The remaining bytes of an input, followed by zeros.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -30,7 +30,7 @@ impl<'a> Input<'a> {
         u16::from_le_bytes([self.byte(), self.byte()])
     }
 
-    /// Takes as many bytes as the next byte says, or all that are left.
+    /// Consumes a length byte and returns that many bytes, or all remaining bytes.
     fn bytes(&mut self) -> &'a [u8] {
         let len = usize::from(self.byte()).min(self.0.len());
         self.0.split_off(..len).unwrap_or_default()
@@ -55,10 +55,10 @@ pub fn layout(bytes: &[u8]) {
     }
 }
 
-/// Segments an input: ten bytes of request, then the frame, which may get a trailer of up to 64 KiB. Every frame has
-/// the announced length, and their number does not exceed the announced one. A repair of its headers is complete, and
-/// changes no length. Returns whether the frame's checksum was begun right after it, and the number of frames that it
-/// makes out of a tunnel.
+/// Segments an input: ten bytes of request, then the frame. The frame can get a trailer of up to 64 KiB. Every output
+/// frame must have the announced length, and their number must not exceed the announced number. A repair of the headers
+/// must be complete, and must change no length. Returns whether the frame's partial checksum was correct after the
+/// repair, and the number of frames from a tunnel.
 pub fn segment(bytes: &[u8]) -> (bool, usize) {
     let Some((ask, frame)) = bytes.split_first_chunk::<10>() else { return (false, 0) };
     let word = |at: usize| u16::from_le_bytes([ask[at], ask[at + 1]]);
@@ -86,8 +86,8 @@ pub fn segment(bytes: &[u8]) -> (bool, usize) {
     (is_begun(&Frame::new(&mut again, meta)), tunnel(frame, meta))
 }
 
-/// Returns the lengths of all segments; `None`: the request is refused. No checksum is wrong where the host began it
-/// right.
+/// Returns the lengths of all segments, or `None` if the request is refused. Checks that a correct partial checksum
+/// leads to correct checksums in all segments.
 fn segments(frame: &[u8], meta: TxMeta, policy: SegmentPolicy) -> Option<Vec<usize>> {
     let mut copy = frame.to_vec();
     let request = Frame::new(&mut copy, meta);
@@ -109,7 +109,7 @@ fn segments(frame: &[u8], meta: TxMeta, policy: SegmentPolicy) -> Option<Vec<usi
     Some(lengths)
 }
 
-/// Returns whether the host began the checksum right: the field has the sum of the pseudo-header.
+/// Returns whether the partial checksum is correct: the field contains the pseudo-header's sum.
 fn is_begun(request: &Frame<'_>) -> bool {
     let (Ok(layout), Some(partial)) = (request.layout(), request.request().checksum) else { return false };
     let field = partial.field();
@@ -119,8 +119,8 @@ fn is_begun(request: &Frame<'_>) -> bool {
     is_its_own && request.bytes().get(field..field + 2) == Some(&pseudo.to_be_bytes())
 }
 
-/// Takes a super-frame out of its tunnel. Each of its frames can be segmented, and no segment has a wrong checksum.
-/// Returns the number of frames.
+/// Segments a super-frame in a tunnel. Each output frame must allow segmentation, and no segment may have a wrong
+/// checksum. Returns the number of frames.
 fn tunnel(mut frame: Vec<u8>, meta: TxMeta) -> usize {
     let len = frame.len();
     let mut whole = Frame::new(&mut frame, meta);
@@ -140,8 +140,8 @@ fn tunnel(mut frame: Vec<u8>, meta: TxMeta) -> usize {
     frames
 }
 
-/// Coalesces an input: a byte of settings, then frames after a length of two bytes each, or frames built from fields.
-/// Every frame comes out once, as itself or coalesced, and none is left at the end.
+/// Coalesces an input: a byte of settings, then frames, each after a length of two bytes, or frames built from fields.
+/// Every frame must be delivered once, alone or coalesced, and no frame may remain at the end.
 pub fn coalesce(bytes: &[u8]) {
     let Some((&settings, mut rest)) = bytes.split_first() else { return };
     let rx_csum = if settings & 1 != 0 { RxCsum::NeedsCsum } else { RxCsum::DataValid };
@@ -168,7 +168,8 @@ pub fn coalesce(bytes: &[u8]) {
     assert_eq!((offered, coalescer.held()), (given, 0));
 }
 
-/// Builds the next frame of a flow. It may be a fragment that overlaps others, and have a long trailer.
+/// Builds the next frame of a flow. The frame can be a fragment that overlaps other fragments, and can have a long
+/// trailer.
 fn built(input: &mut Input, sequence: &mut u32) -> Vec<u8> {
     let (kind, flags, len) = (input.byte(), u16::from(input.byte()), usize::from(input.byte()) * 4);
     let is = |bit: u8| kind >> bit & 1 == 1;
@@ -184,7 +185,7 @@ fn built(input: &mut Input, sequence: &mut u32) -> Vec<u8> {
         packet.checksum = Checksum::Wrong;
     }
     packet.ports.0 += u16::from(is(6));
-    // Less than the payload: the next frame overlaps this one.
+    // If the step is smaller than the payload, the next frame overlaps this one.
     *sequence = sequence.wrapping_add(if is(7) { u32::from(input.byte()) } else { len as u32 });
     packet.build()
 }

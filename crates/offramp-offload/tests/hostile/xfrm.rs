@@ -1,11 +1,11 @@
-//! Text of `ip xfrm`: any at all, and statements that are valid in themselves and fit together more or less.
+//! Text of `ip xfrm`: arbitrary text, and valid statements that need not match each other.
 
 use offramp_offload::esp::OutboundSa;
 use offramp_offload::esp::xfrm::{Owner, XfrmConfig};
 
-/// Maximum of statements in one input.
+/// Maximum number of statements in one input.
 const STATEMENTS_MAX: usize = 12;
-/// Values of fields: few, so that statements have something to do with each other.
+/// Values of address fields. The set is small, so that statements often match each other.
 const ADDRESSES: [&str; 4] = ["198.18.0.1", "198.18.0.2", "2001:db8::1", "2001:db8::2"];
 const NETWORKS: [&str; 6] = ["198.18.0.1/32", "198.18.0.2/32", "198.18.0.0/24", "10.0.0.0/8", "0.0.0.0/0", "::/0"];
 const SPIS: [&str; 5] = ["0x1001", "0x1002", "4097", "0xff", "0xffffffff"];
@@ -46,8 +46,9 @@ const STATE_EXTRAS: [&str; 16] = [
 const DIRECTIONS: [&str; 3] = ["in", "out", "fwd"];
 const PROTOCOLS: [&str; 4] = ["", "proto tcp", "proto udp dport 80", "proto 1"];
 
-/// Reads a text. It is accepted, or refused in one line that names a line of it, and its associations can be installed
-/// in an adapter. Returns the number of associations for either end; `None` if it is refused.
+/// Parses a text. The text must be accepted, or refused with a one-line error that names a line of the text. The
+/// associations of an accepted text must be installable in an adapter. Returns the number of associations for each end,
+/// or `None` if refused.
 pub fn text(bytes: &[u8]) -> [Option<usize>; 2] {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.split('\n').count();
@@ -57,7 +58,7 @@ pub fn text(bytes: &[u8]) -> [Option<usize>; 2] {
             Ok(associations) => {
                 for association in &associations {
                     assert_eq!(association.config.validate(), Ok(()));
-                    // A sender may still be refused: only the library recognizes a weak 3DES key.
+                    // A sender can still be refused, because only the library recognizes a weak 3DES key.
                     drop(OutboundSa::new(&association.config));
                 }
                 Some(associations.len())
@@ -71,7 +72,7 @@ pub fn text(bytes: &[u8]) -> [Option<usize>; 2] {
     })
 }
 
-/// Returns statements, one field per byte.
+/// Returns statements built from `bytes`, one field per byte.
 pub fn statements(bytes: &[u8]) -> String {
     let mut bytes = bytes.iter().copied();
     let mut text = String::new();
@@ -99,7 +100,7 @@ pub fn statements(bytes: &[u8]) -> String {
     text
 }
 
-/// Reads a fuzzer's input: after a zero, statements; else text.
+/// Runs a fuzzer's input: statements if the first byte is zero, else text.
 pub fn xfrm(bytes: &[u8]) -> [Option<usize>; 2] {
     match bytes.split_first() {
         Some((0, rest)) => text(statements(rest).as_bytes()),

@@ -1,5 +1,5 @@
-//! Shared parts of the tests outside the crate: a frame builder independent of our code, and the pieces handed to a
-//! host.
+//! Shared parts of the integration tests: a frame builder independent of the code under test, and the pieces delivered
+//! to a host.
 #![allow(dead_code)]
 
 use offramp_offload::frame::Frame;
@@ -8,12 +8,13 @@ use offramp_offload::layout::{FrameLayout, Malformed};
 pub mod packet;
 pub mod pieces;
 
-/// Returns the layout of a frame of the wire.
+/// Returns the layout of a frame from the wire.
 pub fn layout(frame: &[u8]) -> Result<FrameLayout, Malformed> {
     Frame::received(&mut frame.to_vec()).layout().copied()
 }
 
-/// Returns source and destination address of a frame of the wire, side by side; none without IP.
+/// Returns the source address followed by the destination address of a frame from the wire. Returns no bytes if the
+/// frame carries no IP.
 pub fn addresses(frame: &[u8]) -> Vec<u8> {
     Frame::received(&mut frame.to_vec()).addresses().to_vec()
 }

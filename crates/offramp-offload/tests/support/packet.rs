@@ -1,5 +1,5 @@
-//! A frame in fields, and its bytes. Its checksums are computed word by word by the definition of RFC 1071, independent
-//! of the code under test.
+//! A frame described by fields, and its bytes. Checksums are computed word by word by the definition of RFC 1071,
+//! independent of the code under test.
 
 /// Bit of TCP's flag byte.
 pub const FIN: u16 = 0x001;
@@ -15,23 +15,23 @@ pub const ACK: u16 = 0x010;
 pub const URG: u16 = 0x020;
 /// Bit of TCP's flag byte.
 pub const ECE: u16 = 0x040;
-/// Accurate ECN (RFC 9768 3.1).
+/// TCP's AE flag, for Accurate ECN (RFC 9768 3.1).
 pub const AE: u16 = 0x100;
 /// Bit of TCP's flag byte.
 pub const CWR: u16 = 0x080;
 
 /// IPv4's don't-fragment bit, in its fragment field.
 pub const DF: u16 = 0x4000;
-/// IPv4's more-fragments bit.
+/// IPv4's more-fragments bit, in its fragment field.
 pub const MF: u16 = 0x2000;
 
-/// IPv6 next header: hop-by-hop options.
+/// IPv6 next header of hop-by-hop options.
 pub const HOP_BY_HOP: u8 = 0;
-/// IPv6 next header: routing.
+/// IPv6 next header of a routing header.
 pub const ROUTING: u8 = 43;
-/// IPv6 next header: fragment.
+/// IPv6 next header of a fragment header.
 pub const FRAGMENT: u8 = 44;
-/// IPv6 next header: destination options.
+/// IPv6 next header of destination options.
 pub const DESTINATION: u8 = 60;
 
 /// IP protocol number.
@@ -39,36 +39,37 @@ pub const TCP: u8 = 6;
 /// IP protocol number.
 pub const UDP: u8 = 17;
 
-/// Sender of every frame of a judge's bench. It distinguishes them from the kernel's own.
+/// Source MAC address of every frame in a comparison with the kernel. The address distinguishes these frames from the
+/// kernel's frames.
 pub const SOURCE_MAC: [u8; 6] = [2, 0, 0, 0, 0x0a, 1];
-/// Receiver of every frame of a judge's bench.
+/// Destination MAC address of every frame in a comparison with the kernel.
 pub const DESTINATION_MAC: [u8; 6] = [2, 0, 0, 0, 0x0b, 1];
 
 /// The value of the transport's checksum field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// The right one.
+    /// The correct checksum.
     Full,
-    /// The sum of the pseudo-header, as from a host with an adapter.
+    /// The pseudo-header's sum, as sent by a host to an adapter.
     Partial,
-    /// One bit off.
+    /// The correct checksum with one bit flipped.
     Wrong,
-    /// 0.
+    /// The value 0.
     Absent,
 }
 
-/// A frame in fields.
+/// A frame described by fields.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// Last byte of the sender's Ethernet address.
     pub source_mac: u8,
     /// Last byte of the receiver's Ethernet address.
     pub destination_mac: u8,
-    /// VLAN tags: type and content.
+    /// VLAN tags: type and tag control information.
     pub tags: Vec<(u16, u16)>,
-    /// IPv6 instead of IPv4.
+    /// True for IPv6, false for IPv4.
     pub is_ipv6: bool,
-    /// UDP instead of TCP.
+    /// True for UDP, false for TCP.
     pub is_udp: bool,
     /// `ToS` or traffic class.
     pub class: u8,
@@ -80,36 +81,36 @@ pub struct Packet {
     pub fragment: u16,
     /// IPv6 flow label, 20 bits.
     pub flow_label: u32,
-    /// IPv4 options, a multiple of 4.
+    /// IPv4 options, a multiple of 4 bytes.
     pub ip_options: Vec<u8>,
-    /// IPv6 extension headers: kind, and the whole header but its next-header byte.
+    /// IPv6 extension headers: protocol number, and the header without its next-header byte.
     pub extensions: Vec<(u8, Vec<u8>)>,
-    /// Wrong IPv4 header checksum.
+    /// True for a wrong IPv4 header checksum.
     pub ip_checksum_is_wrong: bool,
-    /// Ports.
+    /// Source port and destination port.
     pub ports: (u16, u16),
     /// TCP sequence number.
     pub seq: u32,
-    /// TCP acknowledgement.
+    /// TCP acknowledgement number.
     pub ack: u32,
-    /// TCP flags, 9 bits and the 3 reserved ones above.
+    /// TCP flags: 9 bits, and the 3 reserved bits above.
     pub flags: u16,
     /// TCP window.
     pub window: u16,
     /// TCP urgent pointer.
     pub urgent: u16,
-    /// TCP options, a multiple of 4.
+    /// TCP options, a multiple of 4 bytes.
     pub options: Vec<u8>,
-    /// TCP's or UDP's payload.
+    /// Payload of TCP or UDP.
     pub payload: Vec<u8>,
-    /// Bytes after the packet.
+    /// Number of bytes after the packet.
     pub padding: usize,
-    /// The value of the checksum field.
+    /// Value of the checksum field.
     pub checksum: Checksum,
 }
 
 impl Packet {
-    /// Returns TCP over IPv4 without any option, `len` bytes from sequence number 1000.
+    /// Returns a TCP packet over IPv4 without options, with `len` bytes from sequence number 1000.
     pub fn tcp(len: usize) -> Self {
         Self {
             source_mac: SOURCE_MAC[5],
@@ -138,7 +139,7 @@ impl Packet {
         }
     }
 
-    /// Returns UDP over IPv4.
+    /// Returns a UDP packet over IPv4 with `len` bytes.
     pub fn udp(len: usize) -> Self {
         Self { is_udp: true, ports: (3333, 4444), ..Self::tcp(len) }
     }
@@ -153,12 +154,12 @@ impl Packet {
         self.network_start() + if self.is_ipv6 { 40 + self.extensions_len() } else { 20 + self.ip_options.len() }
     }
 
-    /// Returns the bytes of all IPv6 extension headers.
+    /// Returns the length of all IPv6 extension headers in bytes.
     pub fn extensions_len(&self) -> usize {
         self.extensions.iter().map(|(_, body)| 1 + body.len()).sum()
     }
 
-    /// Returns the bytes of the TCP or UDP header.
+    /// Returns the length of the TCP or UDP header in bytes.
     pub fn transport_header_len(&self) -> usize {
         if self.is_udp { 8 } else { 20 + self.options.len() }
     }
@@ -178,7 +179,7 @@ impl Packet {
         if self.is_udp { UDP } else { TCP }
     }
 
-    /// Returns both addresses, side by side.
+    /// Returns the source address followed by the destination address.
     pub fn addresses(&self) -> Vec<u8> {
         if self.is_ipv6 {
             let of_host = |n| [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n];
@@ -277,12 +278,12 @@ impl Packet {
     }
 }
 
-/// Returns bytes that encode their place in the stream, so that every swap shows.
+/// Returns bytes that encode their place in the stream, so that a test detects every swap.
 pub fn pattern(seq: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|n| (seq.wrapping_add(n).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// Returns the ones' complement sum of RFC 1071 section 1, not inverted; every part but the last is even.
+/// Returns the ones' complement sum of RFC 1071 section 1, not inverted. Every part except the last has an even length.
 pub fn slow_sum(parts: &[&[u8]]) -> u16 {
     let mut total = 0u64;
     for part in parts {

@@ -1,4 +1,4 @@
-//! The pieces received by a host, and the check that segmenting them restores the frames of the wire.
+//! The pieces received by a host, and the check that their segmentation restores the frames from the wire.
 
 use super::{addresses, difference, hex, layout};
 use offramp_offload::caps::Offloads;
@@ -9,16 +9,16 @@ use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use std::collections::BTreeMap;
 
-/// A frame of the wire, or several coalesced ones, as a host receives them; without padding.
+/// A frame received by a host, without padding: one frame from the wire, or several coalesced frames.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Its metadata.
+    /// Metadata of the piece.
     pub meta: RxMeta,
-    /// Its bytes.
+    /// Bytes of the piece.
     pub bytes: Vec<u8>,
 }
 
-/// Coalesces these frames with our code.
+/// Coalesces these frames with the code under test.
 pub fn by_us(frames: &[Vec<u8>]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
@@ -32,28 +32,28 @@ pub fn by_us(frames: &[Vec<u8>]) -> Vec<Piece> {
 }
 
 impl Piece {
-    /// Makes a piece of these bytes.
+    /// Makes a piece from these bytes, without padding.
     pub fn new(meta: RxMeta, bytes: &[u8]) -> Self {
         Self { meta, bytes: trimmed(bytes).to_vec() }
     }
 
-    /// Returns the bytes of payload; without a transport, all bytes after the Ethernet header.
+    /// Returns the payload length in bytes. Returns the length of the whole frame if it has no layout.
     pub fn payload_len(&self) -> usize {
         layout(&self.bytes).map_or(self.bytes.len(), |layout| layout.payload_len())
     }
 
-    /// Returns true for several frames in one.
+    /// Returns true for several coalesced frames.
     pub fn is_coalesced(&self) -> bool {
         self.meta.segmentation.is_some()
     }
 
-    /// Returns true for one frame with a partial checksum. The kernel had coalesced it, and segmented it again because
-    /// the output cannot express the aggregate.
+    /// Returns true for a single frame with a partial checksum. The kernel coalesced this frame and then segmented the
+    /// aggregate, because the output cannot express it.
     pub fn is_cut_again(&self) -> bool {
         !self.is_coalesced() && matches!(self.meta.checksum, ChecksumState::Partial(_))
     }
 
-    /// Returns its frames of the wire.
+    /// Segments the piece into frames of the wire.
     pub fn frames(&self) -> Vec<Vec<u8>> {
         let checksum = match self.meta.checksum {
             ChecksumState::Partial(partial) => Some(partial),
@@ -70,7 +70,7 @@ impl Piece {
             frames.push(out);
         }
         if let (true, Some(partial)) = (self.is_cut_again(), checksum) {
-            // 0 and 0xffff are the same number; of the two, TCP's segments on a wire have 0.
+            // 0 and 0xffff are the same number. TCP segments on a wire have 0.
             let field = &mut frames[0][partial.field()..partial.field() + 2];
             if *field == [0xff, 0xff] && partial.offset == 16 {
                 field.fill(0);
@@ -79,7 +79,7 @@ impl Piece {
         frames
     }
 
-    /// Formats it for a failed test.
+    /// Formats the piece for a failed test.
     pub fn describe(&self) -> String {
         let size = self.meta.segmentation.map_or(0, |s| s.size);
         let head = &self.bytes[..self.bytes.len().min(80)];
@@ -87,12 +87,12 @@ impl Piece {
     }
 }
 
-/// Returns the frame without the bytes after its packet.
+/// Returns the frame without the bytes after the packet.
 pub fn trimmed(frame: &[u8]) -> &[u8] {
     layout(frame).map_or(frame, |layout| &frame[..layout.packet_end])
 }
 
-/// Checks that segmenting our pieces restores the original frames, in the order of each flow.
+/// Checks that segmentation of the pieces restores the original frames, in the order of each flow.
 ///
 /// # Errors
 /// Returns a description of the difference.
@@ -112,7 +112,8 @@ pub fn check_inverse(frames: &[Vec<u8>], ours: &[Piece]) -> Result<(), String> {
     flows.check_is_empty()
 }
 
-/// A group of frames with one order: IP version, transport, addresses and ports. All opaque frames are one flow.
+/// The key of frames that must keep their order: IP version, transport, addresses and ports. All opaque frames are one
+/// flow.
 pub type Flow = (u8, Vec<u8>);
 
 /// Returns the flow of a frame.
@@ -127,7 +128,7 @@ pub fn flow_of(frame: &[u8]) -> Flow {
     }
 }
 
-/// Returns pieces by flow, in order.
+/// Groups pieces by flow, in order.
 pub fn by_flow(pieces: &[Piece]) -> BTreeMap<Flow, Vec<&Piece>> {
     let mut flows: BTreeMap<Flow, Vec<&Piece>> = BTreeMap::new();
     for piece in pieces {
@@ -136,7 +137,7 @@ pub fn by_flow(pieces: &[Piece]) -> BTreeMap<Flow, Vec<&Piece>> {
     flows
 }
 
-/// The original frames, by flow, to be taken from the front.
+/// The original frames by flow, consumed from the front.
 pub struct Flows<'a>(BTreeMap<Flow, Vec<&'a [u8]>>);
 
 impl<'a> Flows<'a> {
@@ -149,10 +150,10 @@ impl<'a> Flows<'a> {
         Self(flows)
     }
 
-    /// Takes the next frames of the flow of `like`.
+    /// Consumes the next `count` frames of the flow of `like`.
     ///
     /// # Errors
-    /// Returns an error if fewer than `count` are left.
+    /// Returns an error if fewer than `count` frames are left.
     pub fn next(&mut self, like: &[u8], count: usize) -> Result<Vec<&'a [u8]>, String> {
         let queue = self.0.entry(flow_of(like)).or_default();
         if queue.len() < count {
@@ -161,7 +162,7 @@ impl<'a> Flows<'a> {
         Ok(queue.drain(..count).collect())
     }
 
-    /// Checks that all were taken.
+    /// Checks that no frame is left.
     ///
     /// # Errors
     /// Returns an error if frames are left.
@@ -177,14 +178,14 @@ pub fn id_at(frame: &[u8]) -> Option<usize> {
     (layout.network == Network::Ipv4).then_some(layout.network_start + 4)
 }
 
-/// Returns true if the first two IPv4 IDs are equal, with DF: then all IDs of a coalesced run are.
+/// Returns true if the first two IPv4 IDs are equal and DF is set. In this case, all IDs of a coalesced run are equal.
 pub fn ids_are_fixed(frames: &[&[u8]]) -> bool {
     let id = |frame: &[u8]| id_at(frame).map(|at| [frame[at], frame[at + 1], frame[at + 2] & 0x40]);
     let has_df = |frame: &[u8]| id(frame).is_some_and(|[.., df]| df != 0);
     matches!(frames, [a, b, ..] if has_df(a) && id(a) == id(b))
 }
 
-/// Returns the frame with ID and header checksum of another.
+/// Returns the frame with the ID and header checksum of `original`.
 fn with_id_of(frame: &[u8], original: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if let Some(at) = id_at(original) {
@@ -195,7 +196,7 @@ fn with_id_of(frame: &[u8], original: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns the payload bytes of each piece.
+/// Returns the payload length of each piece, bytes.
 pub fn sizes(pieces: &[Piece]) -> Vec<usize> {
     pieces.iter().map(Piece::payload_len).collect()
 }

@@ -1,4 +1,4 @@
-//! The translation of a configuration for an adapter, in place of its kernel or at the other end.
+//! The translation of a configuration for an adapter that replaces the kernel, or is the other end.
 
 use offramp_offload::esp::xfrm::{Association, Direction, Fault, Owner, XfrmConfig, XfrmError};
 use offramp_offload::esp::{DfRule, DscpRule, EcnRule, Mode, Prefix, Tunnel};
@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 const KEYS: [&str; 2] = ["0x00112233445566778899aabbccddeeff00112233", "0xff112233445566778899aabbccddeeff00112233"];
 
-/// Returns both directions of 192.0.2.1 towards 192.0.2.2, on 192.0.2.1. `more` is for both states.
+/// Returns the configuration of 192.0.2.1: the states and policies for the two directions between 192.0.2.1 and
+/// 192.0.2.2. `more` is added to the two states.
 fn host(mode: &str, more: &str) -> String {
     let [out, back] = KEYS;
     format!(
@@ -47,12 +48,12 @@ fn a_hosts_own_tunnel_keeps_its_directions_and_a_peers_is_turned_round() {
         let found = associations(&host("tunnel", ""), owner).unwrap();
         assert_eq!(found.iter().map(|a| a.direction).collect::<Vec<_>>(), directions);
         assert_eq!(found.iter().map(|a| a.config.spi).collect::<Vec<_>>(), [0x1001, 0x1002]);
-        // Addresses and selectors belong to the packets, whoever sends them.
+        // Addresses and selectors belong to the packets, regardless of the owner.
         let ends: [IpAddr; 2] = [[192, 0, 2, 1].into(), [192, 0, 2, 2].into()];
         assert_eq!((tunnel(&found[0]).source, tunnel(&found[0]).destination), (ends[0], ends[1]));
         assert_eq!(found[0].config.selector.source, prefix("10.1.0.0/16"));
         assert_eq!(found[1].config.selector.source, prefix("10.2.0.0/16"));
-        // Only a receiver has an address of its own.
+        // Only a receiver has a `destination`.
         let is_in = found[1].direction == Direction::In;
         assert_eq!(found[1].config.destination, is_in.then_some(ends[0]));
     }
@@ -61,7 +62,7 @@ fn a_hosts_own_tunnel_keeps_its_directions_and_a_peers_is_turned_round() {
 #[test]
 fn in_transport_mode_the_hosts_are_the_selector() {
     let text = host("transport", "").replace("10.1.0.0/16", "192.0.2.0/24").replace("10.2.0.0/16", "192.0.2.0/24");
-    // Both policies take both hosts: reqid and addresses tell the states apart.
+    // The two policies select the same hosts, so reqid and addresses distinguish the states.
     let found = associations(&text, Owner::Host).unwrap();
     assert_eq!(found[0].config.mode, Mode::Transport);
     assert_eq!(found[0].config.selector.source, prefix("192.0.2.1/32"));
@@ -105,7 +106,7 @@ fn flags_are_the_business_of_the_end_that_they_are_about() {
     let sender = host("tunnel", "flag noecn nopmtudisc extra-flag dont-encap-dscp");
     let own = tunnel(&associations(&sender, Owner::Host).unwrap()[0]);
     assert_eq!((own.df, own.dscp, own.ecn), (DfRule::Clear, DscpRule::Set(0), EcnRule::Compatibility));
-    // The far end's rules for sending are not ours, but its loss of ECN marks is.
+    // The peer's rules for sending do not apply here, but its loss of ECN marks does.
     let ours = tunnel(&associations(&sender, Owner::Peer).unwrap()[1]);
     assert_eq!((ours.df, ours.dscp, ours.ecn), (DfRule::Copy, DscpRule::Copy, EcnRule::Compatibility));
     let receiver = host("tunnel", "flag decap-dscp");

@@ -1,4 +1,4 @@
-//! Real output of a Linux kernel 6.1 and iproute2 6.1.
+//! Tests with real output of a Linux kernel 6.1 and iproute2 6.1.
 
 use offramp_offload::esp::xfrm::{PolicyAction, PolicyDirection, XfrmConfig};
 use offramp_offload::esp::{Lifetime, Mode, Suite, UdpPorts};
@@ -7,7 +7,8 @@ const COMMANDS: &str = include_str!("commands.sh");
 const STATES: &str = include_str!("states.txt");
 const POLICIES: &str = include_str!("policies.txt");
 
-/// Parses without the parts that depend on the place in the text: lines, and the order, reversed by the kernel.
+/// Parses a text, and removes the parts that depend on the place in the text: line numbers, and the order, which the
+/// kernel reverses.
 fn sorted(text: &str) -> XfrmConfig {
     let mut config = XfrmConfig::parse(text).unwrap();
     for state in &mut config.states {
@@ -28,7 +29,7 @@ fn what_ip_prints_means_what_it_was_given() {
     assert_eq!(sorted(&[include_str!("states-statistics.txt"), POLICIES].concat()).policies, given.policies);
     let mut printed = sorted(include_str!("states-statistics.txt")).states;
     for (printed, given) in printed.iter_mut().zip(&given.states) {
-        // A kernel gives a state without a selector one of its own IP version, unless af-unspec is set.
+        // The kernel adds a selector with the state's IP version to a state without selector, unless af-unspec is set.
         if given.config.selector.source.is_none() {
             printed.config.selector = given.config.selector.clone();
         }

@@ -1,4 +1,4 @@
-//! Every refusal is one line with place, fault and reason.
+//! Tests that every refusal is one line with place, fault and reason.
 
 use offramp_offload::esp::xfrm::{Owner, XfrmConfig};
 
@@ -16,7 +16,7 @@ fn error(text: &str) -> String {
     error.to_string()
 }
 
-/// Returns a valid state up to `rest`.
+/// Returns a state command that ends with `rest`. The part before `rest` is valid.
 fn state(rest: &str) -> String {
     format!("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000 reqid 1 mode tunnel {rest}")
 }

@@ -1,4 +1,4 @@
-//! States in Linux' words, for their parser.
+//! Renders states in Linux' text format, for tests of the parser.
 
 use offramp_offload::esp::xfrm::{Direction, StateFlags, XfrmState};
 use offramp_offload::esp::{Lifetime, Mode, Prefix, SaConfig, SecretKey, Selector, Suite, Tunnel, UdpPorts};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// A state, and its keys, because a [`SecretKey`] does not give them back.
+/// A state and its key bytes, because a [`SecretKey`] does not return them.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub state: XfrmState,
@@ -25,7 +25,7 @@ pub enum Form {
 
 pub const FORMS: [Form; 4] = [Form::Command, Form::Output, Form::Statistics, Form::Oneline];
 
-/// Suites with words in Linux: every one with its IV on the wire.
+/// Returns the suites supported by Linux: all suites with the IV on the wire.
 fn suites() -> Vec<Suite> {
     Suite::all().filter(|suite| !suite.name().ends_with("-iiv")).collect()
 }
@@ -82,7 +82,7 @@ fn flags() -> impl Strategy<Value = StateFlags> {
     })
 }
 
-/// Generates any state of Linux that an adapter supports, too.
+/// Generates any state that Linux and an adapter support.
 pub fn known() -> impl Strategy<Value = Known> {
     any::<bool>().prop_flat_map(|is_ipv6| {
         let ends = (address(is_ipv6), address(is_ipv6));
@@ -120,7 +120,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Returns Linux' name of the cipher or AEAD; the hash and its truncated length in bits.
+/// Returns Linux' name of the cipher or AEAD, and for suites with an HMAC, the hash and its truncated length in bits.
 fn algorithms(suite: Suite) -> (&'static str, Option<(&'static str, u32)>) {
     let name = suite.name();
     let cipher = match name {
@@ -168,18 +168,18 @@ fn flag_words(known: &Known) -> (Vec<&'static str>, Vec<&'static str>) {
     (plain, if flags.no_dscp { vec!["dont-encap-dscp"] } else { vec![] })
 }
 
-/// Renders the state in that form. Only `ip -s` prints some parts: compare with [`expected`].
+/// Renders the state in this form. Only `ip -s` prints some parts, so compare the parsed state with [`expected`].
 pub fn render(known: &Known, form: Form) -> String {
     match form {
         Form::Command => command(known),
         Form::Output => output(known, false),
         Form::Statistics => output(known, true),
-        // The last line ends in a backslash, too.
+        // The last line ends with a backslash as well.
         Form::Oneline => output(known, false).replace('\n', "\\") + "\n",
     }
 }
 
-/// Returns the expected state for that form.
+/// Returns the expected parsed state for this form.
 pub fn expected(known: &Known, form: Form) -> XfrmState {
     let mut state = known.state.clone();
     if matches!(form, Form::Output | Form::Oneline) {
@@ -261,7 +261,7 @@ fn output(known: &Known, has_statistics: bool) -> String {
     let (flags, extra) = flag_words(known);
     write!(text, "\treplay-window 0 {}", in_brackets("seq 0x00000000 ".to_owned())).unwrap();
     if has_statistics || !flags.is_empty() {
-        // iproute2 6.1 leaves out the space between the last flag and the next word.
+        // iproute2 6.1 omits the space between the last flag and the next word.
         write!(text, "flag {}", flags.join(" ")).unwrap();
         if has_statistics && !extra.is_empty() {
             write!(text, "{}extra_flag {}", if flags.is_empty() { " " } else { "" }, extra.join(" ")).unwrap();
@@ -297,7 +297,7 @@ fn output(known: &Known, has_statistics: bool) -> String {
         config.replay_window
     )
     .unwrap();
-    // Eight words are on a line.
+    // Each line has eight words.
     for line in vec!["ffff0000 "; words].chunks(8) {
         writeln!(text, "\t {}", line.concat()).unwrap();
     }

@@ -1,4 +1,4 @@
-//! A rendered state is read again, and a spoilt one gives no key away.
+//! A rendered state is parsed to the same state, and errors for a damaged text reveal no key.
 
 use crate::render::{FORMS, Form, Known, expected, hex, known, render};
 use offramp_offload::esp::xfrm::{Owner, XfrmConfig};
@@ -47,7 +47,8 @@ proptest! {
     }
 }
 
-/// Takes a word out, doubles it, moves it to the end or the front, splits it, or puts an end of a line there.
+/// Damages a text: removes a word, duplicates it, moves it to the end or the front, splits it, or inserts an end of
+/// line.
 fn spoil(text: &str, index: prop::sample::Index, kind: usize) -> String {
     let words: Vec<&str> = text.split_inclusive([' ', '\n', '\t']).collect();
     if words.is_empty() {
