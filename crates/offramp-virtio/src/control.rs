@@ -1,7 +1,7 @@
 //! Supported commands of a network device's control queue (virtio 1.3, 5.1.6.5).
 //!
-//! A command is a class, a number in it, and fields in little-endian order. Bytes after the last field are ignored: the
-//! structures of Linux' driver are padded.
+//! A command consists of a class, a command number, and little-endian fields. Bytes after the last field are ignored,
+//! because Linux' driver sends padded structures.
 
 pub mod statistics;
 
@@ -18,17 +18,17 @@ use virtio_bindings::virtio_net::{
     VIRTIO_NET_CTRL_VLAN_DEL, VIRTIO_NET_ERR, VIRTIO_NET_OK,
 };
 
-/// `ack` of an answer: done.
+/// `ack` value of an answer: the command succeeded.
 pub const OK: u8 = VIRTIO_NET_OK as u8;
-/// `ack` of an answer: refused, nothing has changed.
+/// `ack` value of an answer: the command was refused, and nothing has changed.
 pub const ERR: u8 = VIRTIO_NET_ERR as u8;
-/// Bytes of the longest command: the MAC tables of a driver that fills them, with room.
+/// Maximum length of a command in bytes. The full MAC tables of any driver fit.
 pub const COMMAND_LEN_MAX: usize = 1 << 16;
 
-/// Limits after which the driver is notified (virtio 1.3, 5.1.6.5.9).
+/// The limits after which the driver is notified (virtio 1.3, 5.1.6.5.9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotificationCoalescing {
-    /// Maximum microseconds between the first waiting frame and the notification.
+    /// Maximum time between the first waiting frame and the notification, microseconds.
     pub max_usecs: u32,
     /// Maximum number of waiting frames.
     pub max_packets: u32,
@@ -39,66 +39,67 @@ pub type MacAddress = [u8; MAC_LEN];
 const MAC_LEN: usize = 6;
 
 bitflags::bitflags! {
-    /// Modes of receiving, beyond frames to the driver's own address and to those of its table (virtio 1.3, 5.1.6.5.1).
+    /// Receive modes, in addition to frames for the driver's address and for the addresses in its table (virtio 1.3,
+    /// 5.1.6.5.1).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ReceiveModes: u8 {
-        /// Everything.
+        /// Receive all frames.
         const PROMISC = 1 << VIRTIO_NET_CTRL_RX_PROMISC;
-        /// All multicast.
+        /// Receive all multicast frames.
         const ALLMULTI = 1 << VIRTIO_NET_CTRL_RX_ALLMULTI;
-        /// All unicast.
+        /// Receive all unicast frames.
         const ALLUNI = 1 << VIRTIO_NET_CTRL_RX_ALLUNI;
-        /// No multicast, but broadcast.
+        /// Receive no multicast frames, except broadcast.
         const NOMULTI = 1 << VIRTIO_NET_CTRL_RX_NOMULTI;
-        /// No unicast.
+        /// Receive no unicast frames.
         const NOUNI = 1 << VIRTIO_NET_CTRL_RX_NOUNI;
-        /// No broadcast.
+        /// Receive no broadcast frames.
         const NOBCAST = 1 << VIRTIO_NET_CTRL_RX_NOBCAST;
     }
 }
 
 impl ReceiveModes {
-    /// The modes of the feature `CTRL_RX_EXTRA`; the others belong to `CTRL_RX`.
+    /// The modes of the feature `CTRL_RX_EXTRA`. The remaining modes belong to `CTRL_RX`.
     pub const EXTRA: Self = Self::ALLUNI.union(Self::NOMULTI).union(Self::NOUNI).union(Self::NOBCAST);
 }
 
 /// The driver's choice of hash for received frames (virtio 1.3, 5.1.6.5.6.4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HashConfig {
-    /// Packet kinds, as bits.
+    /// Packet types to hash, as bits.
     pub types: u32,
-    /// The hash key.
+    /// Hash key.
     pub key: Vec<u8>,
 }
 
 /// The distribution of received flows over queue pairs (virtio 1.3, 5.1.6.5.7).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RssConfig {
-    /// The hash of the flows.
+    /// Hash of the flows.
     pub hash: HashConfig,
-    /// The queue pair for frames without a hash.
+    /// Queue pair for frames without a hash.
     pub unclassified: u16,
-    /// The queue pair for each value of a hash's low bits.
+    /// Queue pair for each value of a hash's low bits.
     pub table: Vec<u16>,
-    /// The number of queue pairs used for transmit.
+    /// Number of queue pairs used for transmit.
     pub max_tx_vq: u16,
 }
 
-/// A driver's request.
+/// A command from the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// `VIRTIO_NET_CTRL_RX`: turns one receive mode (one bit) on or off.
     ReceiveMode(ReceiveModes, bool),
-    /// `VIRTIO_NET_CTRL_MAC_TABLE_SET`: sets the addresses received besides the driver's own.
+    /// `VIRTIO_NET_CTRL_MAC_TABLE_SET`: sets the addresses to receive in addition to the driver's address.
     MacTable {
         /// Station addresses.
         unicast: Vec<MacAddress>,
         /// Group addresses.
         multicast: Vec<MacAddress>,
     },
-    /// `VIRTIO_NET_CTRL_MAC_ADDR_SET`: sets the driver's own address.
+    /// `VIRTIO_NET_CTRL_MAC_ADDR_SET`: sets the driver's address.
     MacAddress(MacAddress),
-    /// `VIRTIO_NET_CTRL_VLAN_ADD` (true) and `_DEL` (false): turns reception of one VLAN's tagged frames on or off.
+    /// `VIRTIO_NET_CTRL_VLAN_ADD` (true) and `_DEL` (false): turns reception of frames tagged with one VLAN on or off.
     Vlan(u16, bool),
     /// `VIRTIO_NET_CTRL_ANNOUNCE_ACK`: acknowledges the request to announce the guest.
     Announced,
@@ -116,21 +117,21 @@ pub enum Command {
     CoalesceReceive(NotificationCoalescing),
     /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET`: sets the limits for one queue.
     CoalesceQueue(u16, NotificationCoalescing),
-    /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET`: asks for the limits in force in one queue.
+    /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET`: requests the current limits of one queue.
     CoalescingOfQueue(u16),
-    /// `VIRTIO_NET_CTRL_STATS_QUERY`: asks for the available kinds of statistics.
+    /// `VIRTIO_NET_CTRL_STATS_QUERY`: requests the available kinds of statistics.
     StatisticsTypes,
-    /// `VIRTIO_NET_CTRL_STATS_GET`: asks for the statistics of queues.
+    /// `VIRTIO_NET_CTRL_STATS_GET`: requests the statistics of queues.
     Statistics(Vec<StatisticsOf>),
 }
 
 impl Command {
-    /// Reads a command. Returns `None` if it is unknown or too short.
+    /// Parses a command. Returns `None` if the command is unknown or too short.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (&[class, command], fields) = bytes.split_first_chunk()?;
         let u16_at = |at: usize| Some(u16::from_le_bytes(fields.get(at..at + 2)?.try_into().ok()?));
         let u32_at = |at: usize| Some(u32::from_le_bytes(fields.get(at..at + 4)?.try_into().ok()?));
-        // `virtio_net_ctrl_coal` has the packets first.
+        // In `virtio_net_ctrl_coal`, `max_packets` precedes `max_usecs`.
         let coalescing =
             |at: usize| Some(NotificationCoalescing { max_packets: u32_at(at)?, max_usecs: u32_at(at + 4)? });
         Some(match (class.into(), command.into()) {
@@ -156,7 +157,7 @@ impl Command {
                     max_tx_vq: u16_at(end_of_table)?,
                 })
             }
-            // Eight bytes are reserved.
+            // Eight reserved bytes precede the key length.
             (VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_HASH_CONFIG) => {
                 Self::Hash(HashConfig { types: u32_at(0)?, key: hash_key(fields.get(12..)?)? })
             }
@@ -165,7 +166,7 @@ impl Command {
             }
             (VIRTIO_NET_CTRL_NOTF_COAL, VIRTIO_NET_CTRL_NOTF_COAL_TX_SET) => Self::CoalesceTransmit(coalescing(0)?),
             (VIRTIO_NET_CTRL_NOTF_COAL, VIRTIO_NET_CTRL_NOTF_COAL_RX_SET) => Self::CoalesceReceive(coalescing(0)?),
-            // `virtio_net_ctrl_coal_vq` has two reserved bytes after the number.
+            // In `virtio_net_ctrl_coal_vq`, two reserved bytes follow the queue index.
             (VIRTIO_NET_CTRL_NOTF_COAL, VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET) => {
                 Self::CoalesceQueue(u16_at(0)?, coalescing(4)?)
             }
@@ -177,13 +178,14 @@ impl Command {
     }
 }
 
-/// Reads a hash key: its length in a byte, then the key.
+/// Parses a hash key: a length byte, then the key.
 fn hash_key(bytes: &[u8]) -> Option<Vec<u8>> {
     let (len, key) = bytes.split_first()?;
     Some(key.get(..usize::from(*len))?.to_vec())
 }
 
-/// Reads a `virtio_net_ctrl_mac`: the number of addresses, then the addresses. Also returns the bytes after them.
+/// Parses a `virtio_net_ctrl_mac`: the number of addresses, then the addresses. Also returns the bytes after the
+/// addresses.
 fn mac_table(bytes: &[u8]) -> Option<(Vec<MacAddress>, &[u8])> {
     let (count, rest) = bytes.split_first_chunk()?;
     let len = usize::try_from(u32::from_le_bytes(*count)).ok()?.checked_mul(MAC_LEN)?;
@@ -203,7 +205,7 @@ impl NotificationCoalescing {
 mod tests {
     use super::*;
 
-    /// The commands of Linux 7.3, recorded at a device, with their padding.
+    /// Parses the commands of Linux 7.3, recorded at a device, padding included.
     #[test]
     fn commands_are_read_as_linux_sends_them() {
         let coalescing = NotificationCoalescing { max_usecs: 50, max_packets: 16 };
@@ -265,7 +267,7 @@ mod tests {
             &[0, 6, 1],
             &[1, 0, 0, 0, 0, 0],
             &[1, 0, 0, 0, 0, 0, 0, 0, 0],
-            // The first lacks an address; the second counts more addresses than fit in any memory.
+            // The first command lacks an address. The second claims more addresses than fit into any memory.
             &[1, 0, 1, 0, 0, 0, 0, 0, 0, 0],
             &[1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
             &[1, 1, 2, 0, 0, 0, 0],

@@ -18,7 +18,7 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// Maps `len` bytes of a log at `offset` of its file.
+    /// Maps a log of `len` bytes at `offset` of its file.
     ///
     /// # Errors
     /// Returns an error if the log is empty, wraps around, lies past its file's end, or cannot be mapped.
@@ -26,8 +26,8 @@ impl DirtyLog {
         Ok(Self { mapping: Mapping::new(file, offset, len, MapFlags::empty(), alarm)?, len: len as usize })
     }
 
-    /// Marks the pages of a write of `len` bytes at address `guest`. Pages beyond the log are ignored: the monitor
-    /// made it too short.
+    /// Marks the pages of a write of `len` bytes at the guest-physical address `guest`. Pages beyond the log are
+    /// ignored, because the monitor made the log too short.
     pub fn mark(&self, guest: u64, len: u64) {
         if len == 0 {
             return;
@@ -40,8 +40,8 @@ impl DirtyLog {
             }
             // SAFETY: at < len, and len bytes are mapped for as long as `self` is.
             let byte = unsafe { AtomicU8::from_ptr(self.mapping.start().add(at).as_ptr()) };
-            // Release: a reader of the mark also sees the write, and copies it. A mark made before the write would be
-            // taken with the old bytes.
+            // Release ordering: a reader that sees the mark also sees the write, and copies the new bytes. If the mark
+            // preceded the write, the reader could copy the old bytes.
             byte.fetch_or(1 << (page % 8), Ordering::Release);
         }
     }

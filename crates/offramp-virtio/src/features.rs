@@ -16,11 +16,11 @@ use virtio_bindings::virtio_net::{
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
-/// A modern device: little-endian, header of 12 bytes.
+/// Modern device: little-endian fields, header of 12 bytes.
 pub const VERSION_1: u64 = 1 << VIRTIO_F_VERSION_1;
-/// Packed rings: one ring of descriptors.
+/// Packed rings, with a single ring of descriptors.
 pub const RING_PACKED: u64 = 1 << VIRTIO_F_RING_PACKED;
-/// A received frame may occupy several chains.
+/// A received frame can occupy several chains.
 pub const MRG_RXBUF: u64 = 1 << VIRTIO_NET_F_MRG_RXBUF;
 /// Notifications by index.
 pub const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
@@ -28,19 +28,19 @@ pub const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
 pub const INDIRECT_DESC: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
 /// The device has a control queue.
 pub const CTRL_VQ: u64 = 1 << VIRTIO_NET_F_CTRL_VQ;
-/// Several queue pairs.
+/// The device has several queue pairs.
 pub const MQ: u64 = 1 << VIRTIO_NET_F_MQ;
-/// The configuration has the guest's Ethernet address.
+/// The device configuration contains the guest's Ethernet address.
 pub const MAC: u64 = 1 << VIRTIO_NET_F_MAC;
 /// Buffers are used in the order in which they were made available (virtio 1.3, 2.7.9).
 pub const IN_ORDER: u64 = 1 << VIRTIO_F_IN_ORDER;
 /// The guest announces itself on request.
 pub const GUEST_ANNOUNCE: u64 = 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
-/// The driver may change its receive offloads ([`Command::GuestOffloads`](crate::control::Command::GuestOffloads)).
+/// The driver can change its receive offloads ([`Command::GuestOffloads`](crate::control::Command::GuestOffloads)).
 pub const CTRL_GUEST_OFFLOADS: u64 = 1 << VIRTIO_NET_F_CTRL_GUEST_OFFLOADS;
-/// The driver may moderate its notifications, in all queues of a direction.
+/// The driver can moderate notifications for all queues of a direction.
 pub const NOTF_COAL: u64 = 1 << VIRTIO_NET_F_NOTF_COAL;
-/// The driver may moderate its notifications, in one queue.
+/// The driver can moderate notifications for one queue.
 pub const VQ_NOTF_COAL: u64 = 1 << VIRTIO_NET_F_VQ_NOTF_COAL;
 /// The driver selects the frames to receive by modes and a table of addresses.
 pub const CTRL_RX: u64 = 1 << VIRTIO_NET_F_CTRL_RX;
@@ -50,21 +50,21 @@ pub const CTRL_RX_EXTRA: u64 = 1 << VIRTIO_NET_F_CTRL_RX_EXTRA;
 pub const CTRL_VLAN: u64 = 1 << VIRTIO_NET_F_CTRL_VLAN;
 /// The driver selects the queue of each received flow.
 pub const RSS: u64 = 1 << VIRTIO_NET_F_RSS;
-/// The header of a received frame has its hash.
+/// The header of a received frame contains the frame's hash.
 pub const HASH_REPORT: u64 = 1 << VIRTIO_NET_F_HASH_REPORT;
 /// The driver may ask for statistics of its queues.
 pub const DEVICE_STATS: u64 = 1 << VIRTIO_NET_F_DEVICE_STATS;
-/// The driver may change its address.
+/// The driver can change its address.
 pub const CTRL_MAC_ADDR: u64 = 1 << VIRTIO_NET_F_CTRL_MAC_ADDR;
-/// The configuration has the link's speed.
+/// The device configuration contains the link's speed.
 pub const SPEED_DUPLEX: u64 = 1 << VIRTIO_NET_F_SPEED_DUPLEX;
-/// The configuration has the largest MTU.
+/// The device configuration contains the maximum MTU.
 pub const MTU: u64 = 1 << VIRTIO_NET_F_MTU;
 
 bitflags::bitflags! {
-    /// Features of rings and their memory that a device may offer. All are on by default.
+    /// Features of rings and their memory that a device can offer. All are enabled by default.
     ///
-    /// `ACCESS_PLATFORM` is not among them: nothing here translates addresses of a virtual IOMMU.
+    /// `ACCESS_PLATFORM` is not supported, because this crate does not translate addresses of a virtual IOMMU.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct RingFeatures: u64 {
         /// Packed rings (virtio 1.3, 2.8).
@@ -75,9 +75,9 @@ bitflags::bitflags! {
         const EVENT_IDX = EVENT_IDX;
         /// Buffers are used in the order in which they were made available (2.7.9).
         const IN_ORDER = IN_ORDER;
-        /// Received frames may lie in several chains (5.1.6.4).
+        /// A received frame can occupy several chains (5.1.6.4).
         const MRG_RXBUF = MRG_RXBUF;
-        /// One queue may be reset alone (2.6.1).
+        /// A single queue can be reset (2.6.1).
         const RING_RESET = 1 << VIRTIO_F_RING_RESET;
     }
 }
@@ -89,7 +89,7 @@ impl Default for RingFeatures {
 }
 
 /// Returns the number of header bytes before each frame (virtio 1.3, 5.1.6). Legacy drivers without mergeable buffers
-/// leave out `num_buffers`. With `HASH_REPORT` the hash follows, in both directions.
+/// omit `num_buffers`. With `HASH_REPORT`, the header ends with the hash, in both directions.
 pub fn header_len(negotiated: u64) -> usize {
     match negotiated {
         _ if negotiated & HASH_REPORT != 0 => HASH_HEADER_LEN,
@@ -98,12 +98,13 @@ pub fn header_len(negotiated: u64) -> usize {
     }
 }
 
-/// Bits proposed for virtio (virtio-spec issue 232).
+/// Transmit bit of AccECN, proposed for virtio (virtio-spec issue 232).
 const HOST_ACCECN: u32 = 25;
+/// Receive bit of AccECN, proposed for virtio (virtio-spec issue 232).
 const GUEST_ACCECN: u32 = 26;
 
-/// Returns a feature's name in the specification, without `VIRTIO_F_` or `VIRTIO_NET_F_`; `None` for a bit without a
-/// name here.
+/// Returns a feature's name in the specification, without `VIRTIO_F_` or `VIRTIO_NET_F_`. Returns `None` for a bit
+/// without a known name.
 pub fn feature_name(bit: u32) -> Option<&'static str> {
     Some(match bit {
         VIRTIO_NET_F_CSUM => "CSUM",

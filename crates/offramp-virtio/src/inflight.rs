@@ -1,20 +1,21 @@
-//! The positions of packed rings, kept for the next backend after this one is killed (vhost-user, "Inflight I/O
+//! The positions of packed rings, stored for the next backend after this backend is killed (vhost-user, "Inflight I/O
 //! tracking", packed virtqueues).
 //!
-//! A split ring holds its device's position itself. A packed ring does not, and its frontend knows only its initial
-//! position. So the frontend keeps a region with the position, and a new backend resumes there.
+//! A split ring contains the device's position. A packed ring does not, and the frontend knows only the initial
+//! position. So the frontend keeps a shared region with the position, and a new backend resumes at this position.
 //!
-//! Chains are used in the order of arrival, so nothing is in flight between two batches: unused chains are fetched
-//! again. Only while a batch is shown to the driver, its descriptors are half overwritten. Until the driver sees the
-//! first of them, the region holds their old contents, and a new backend puts them back:
+//! Chains are used in the order of arrival, so no chain is in flight between two batches: a new backend fetches unused
+//! chains again. While a batch is published, its descriptors are partly overwritten. Until the driver sees the first
+//! descriptor, the region holds the old contents of all of them, and a new backend restores these contents:
 //!
-//! 1. the batch's descriptors are copied into the region, and taken off its free list;
-//! 2. `used` holds the position after the batch, `old_used` still the one before it;
-//! 3. the descriptors are overwritten, the flags of the first one last: from then on the driver has the batch;
-//! 4. `old_used` holds the position after the batch, too, and the entries are free again.
+//! 1. the batch's descriptors are copied into entries of the region, and these entries are removed from the free list;
+//! 2. `used` is set to the position after the batch, and `old_used` keeps the position before the batch;
+//! 3. the descriptors are overwritten, with the flags of the first descriptor last: from then on, the driver owns the
+//!    batch;
+//! 4. `old_used` is set to the position after the batch, and the entries return to the free list.
 //!
-//! One store of a word separates each step from the next, so a backend may be killed between any two instructions. The
-//! frontend may write the region, too: each field is read once and checked.
+//! A single store of a word separates each step from the next. So a backend can be killed between any two instructions.
+//! The frontend can also write the region, so each field is read once and checked.
 
 use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
@@ -23,18 +24,20 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Alignment of each queue's part.
+/// Alignment of each queue's part, bytes.
 const ALIGN: u64 = 64;
-/// Bytes of `QueueRegionPacked` without its entries, and of `DescStatePacked`. A split queue needs fewer.
+/// Length of `QueueRegionPacked` without its entries, in bytes. A split queue needs fewer bytes.
 const HEADER_LEN: u64 = 32;
+/// Length of `DescStatePacked` in bytes.
 const ENTRY_LEN: u64 = 32;
-/// The version of the region's layout; 0: not initialized.
+/// Version of the region's layout. 0 means not initialized.
 const VERSION: u16 = 1;
-/// Offsets of the words: version, entries and heads of the free list; positions.
+/// Offset of the word with version, number of entries, and heads of the free list.
 const SHAPE_AT: usize = 8;
+/// Offset of the word with the positions.
 const POSITIONS_AT: usize = 16;
 
-/// A place in a packed ring, and the lap's counter.
+/// A position in a packed ring: index and wrap counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub index: u16,
@@ -48,16 +51,16 @@ pub(crate) struct Saved {
     pub len: u32,
     pub id: u16,
     pub flags: u16,
-    /// Descriptors of its chain; set in the first descriptor of a chain.
+    /// Number of descriptors in the chain, set in the chain's first descriptor.
     pub slots: u16,
 }
 
-/// Returns the bytes of a region for `queues` rings of up to `entries` descriptors.
+/// Returns the length of a region for `queues` rings of up to `entries` descriptors, in bytes.
 pub fn region_len(queues: u16, entries: u16) -> u64 {
     (HEADER_LEN + u64::from(entries) * ENTRY_LEN).next_multiple_of(ALIGN) * u64::from(queues)
 }
 
-/// The whole region.
+/// The inflight region, with one part per queue.
 #[derive(Debug)]
 pub struct Region {
     mapping: Mapping,
@@ -101,13 +104,13 @@ impl Region {
         &self.mapping
     }
 
-    /// Returns the part of a vring of `size` descriptors, if the region has one.
+    /// Returns the part of the region for a vring of `size` descriptors, if present.
     pub fn part(self: &Arc<Self>, vring: usize, size: u16) -> Option<Part> {
         let is_there = vring < usize::from(self.queues) && size <= self.entries;
         is_there.then(|| Part { region: Arc::clone(self), start: vring * self.part_len })
     }
 
-    /// Forgets a vring's position: the frontend knows it now, and passes it at the next start.
+    /// Clears a vring's position. The frontend has received the position, and passes it at the next start.
     pub fn forget(self: &Arc<Self>, vring: usize) {
         if let Some(part) = self.part(vring, 0) {
             part.word(SHAPE_AT).store(0, Ordering::Release);
@@ -115,33 +118,35 @@ impl Region {
     }
 }
 
-/// The part of one packed ring.
+/// The part of the region for one packed ring.
 #[derive(Debug)]
 pub struct Part {
     region: Arc<Region>,
     start: usize,
 }
 
-/// The position of an earlier backend when it ended.
+/// The positions stored by an earlier backend when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// The positions before and after the batch that was published last. They are equal if all of it was published.
+    /// Position before the last published batch. Equals `after` if the whole batch was published.
     pub before: Place,
+    /// Position after the last published batch.
     pub after: Place,
-    /// The number of saved descriptors of that batch.
+    /// Number of saved descriptors of that batch.
     pub saved: u16,
 }
 
 impl Part {
-    /// Returns the word at a multiple of 8 bytes within the part.
+    /// Returns the word at offset `at`, a multiple of 8 bytes within the part.
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.region.part_len);
-        // SAFETY: the part has at least a header, and `entry_at` gives no other places; the mapping lives as long as
-        // `self`, and region and part begin at multiples of 8. An atomic may be shared with another process.
+        // SAFETY: the part has at least a header, and `entry_at` returns only offsets inside the part. The mapping
+        // lives as long as `self`, and region and part begin at multiples of 8. Atomics can be shared with another
+        // process.
         unsafe { AtomicU64::from_ptr(self.region.mapping.start().add(self.start + at).cast().as_ptr()) }
     }
 
-    /// Returns the progress of an earlier backend in a ring of `size` descriptors; `None` without one.
+    /// Returns the progress of an earlier backend in a ring of `size` descriptors, or `None` if there was none.
     pub(crate) fn progress(&self, size: u16) -> Option<Progress> {
         let [version, entries, _, old_free_head] = halves(self.word(SHAPE_AT).load(Ordering::Acquire));
         let positions = self.word(POSITIONS_AT).load(Ordering::Acquire);
@@ -154,24 +159,24 @@ impl Part {
         })
     }
 
-    /// Records that the ring is at `place`, with no batch under way.
+    /// Stores the position `place`, with no batch in progress.
     pub(crate) fn settle(&self, place: Place, size: u16) {
         self.set_positions(place, place);
-        // Follows the positions: different positions with nothing saved would be invalid.
+        // This store follows the positions, because different positions without saved descriptors would be invalid.
         self.word(SHAPE_AT).store(word([VERSION, size, 0, 0]), Ordering::Release);
     }
 
-    /// Saves the descriptors of a batch before it is shown, and the position after it.
+    /// Saves the descriptors of a batch before it is published, and the position after the batch.
     pub(crate) fn begin(&self, before: Place, after: Place, size: u16, batch: impl Iterator<Item = Saved>) {
         let mut count = 0;
-        // A batch lies in the ring, so its size is the maximum.
+        // A batch lies in the ring, so it has at most `size` descriptors.
         for saved in batch.take(usize::from(size)) {
             self.save(count, &saved);
             count += 1;
         }
         self.word(SHAPE_AT).store(word([VERSION, size, 0, count]), Ordering::Release);
         self.set_positions(before, after);
-        // This is written before any change of the ring.
+        // The stores to the region precede any change of the ring.
         fence(Ordering::SeqCst);
     }
 
@@ -189,7 +194,7 @@ impl Part {
         let is_head = saved.slots > 0;
         let last = if is_head { number.wrapping_add(saved.slots - 1) } else { 0 };
         let state = [u16::from(is_head), number.wrapping_add(1), last, saved.slots];
-        // The first entry is the oldest: the number serves as its counter.
+        // The first entry is the oldest, so the number serves as its counter.
         let content =
             [word(state), number.into(), word([saved.id, saved.flags, 0, 0]) | u64::from(saved.len) << 32, saved.addr];
         for (nth, content) in content.into_iter().enumerate() {
@@ -197,7 +202,7 @@ impl Part {
         }
     }
 
-    /// Returns a saved descriptor; its number is below the ring's size.
+    /// Returns a saved descriptor. `number` must be below the ring's size.
     pub(crate) fn saved(&self, number: u16) -> Saved {
         let at = Self::entry_at(number);
         let [_, _, _, slots] = halves(self.word(at).load(Ordering::Relaxed));
@@ -207,7 +212,7 @@ impl Part {
     }
 }
 
-/// Packs four 16-bit fields into a word, in their order in memory.
+/// Packs four 16-bit fields into a word, in memory order.
 fn word(halves: [u16; 4]) -> u64 {
     halves.iter().rev().fold(0, |word, &half| word << u16::BITS | u64::from(half))
 }
@@ -244,10 +249,11 @@ mod tests {
         let second = Saved { slots: 0, ..first };
         part.begin(before, after, 4, [first, second].into_iter());
         let bytes = region.mapping().bytes(512 + 96)[512..].to_vec();
-        // Features, version, desc_num, free_head, old_free_head, used_idx, old_used_idx, the two wrap counters.
+        // The header: features, version, desc_num, free_head, old_free_head, used_idx, old_used_idx, the two wrap
+        // counters.
         let header = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 4, 0, 0, 0, 2, 0, 1, 0, 3, 0, 0, 1, 0, 0];
         assert_eq!(bytes[..24], header);
-        // Inflight, padding, next, last, num, counter, id, flags, len, addr.
+        // An entry: inflight, padding, next, last, num, counter, id, flags, len, addr.
         let entry = [1, 0, 1, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x66, 0x55, 0x88, 0x77, 0x44, 0x33, 0x22, 0x11];
         assert_eq!(bytes[32..56], entry);
         assert_eq!(bytes[56..64], [1, 2, 3, 4, 5, 6, 7, 8]);

@@ -1,24 +1,24 @@
 //! The device side of virtio: split and packed rings, guest memory, dirty log, inflight region, network header.
 //!
-//! The crate is independent of the transport: vhost-user, vfio-user or your own machine supplies memory, descriptors
-//! and features. It performs no offloads: it moves frames with their headers unchanged.
+//! The crate is independent of the transport: vhost-user, vfio-user or your own machine provides memory, descriptors
+//! and features. The crate performs no offloads, and copies frames with their headers unchanged.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`vring`] | one virtqueue: fetch chains, read and write frames, publish, notify |
-//! | [`ring`] | descriptions of rings, and reasons to refuse one; split and packed inside |
+//! | [`vring`] | one virtqueue: fetches chains, reads and writes frames, publishes, notifies |
+//! | [`ring`] | descriptions of rings, and reasons to refuse a ring; split and packed layout |
 //! | [`memory`] | a guest's memory, mapped from files |
 //! | [`control`] | commands of the control queue |
 //! | [`dirty_log`] | pages written by the device, for live migration |
-//! | [`inflight`] | a packed ring's position, for the next device after this one is killed |
+//! | [`inflight`] | a packed ring's position, for the next device after this device is killed |
 //! | [`notifier`] | notifications to the driver |
-//! | [`net_header`] | the header in front of each frame |
+//! | [`net_header`] | the header before each frame |
 //! | [`features`] | feature bits and their names |
-//! | [`sigbus`] | memory removed from its file |
+//! | [`sigbus`] | handling of memory removed from its file |
 //!
-//! A driver is hostile until proven otherwise. Every index, address and length is checked and read once. A bad chain
-//! goes back unused; a ring in an invalid state is stopped. Nothing panics, and nothing outside the guest's memory is
-//! read or written.
+//! Every driver is treated as hostile. Every index, address and length is read once and checked. A bad chain is
+//! returned unused, and a ring in an invalid state is stopped. The crate never panics on a driver's input, and never
+//! reads or writes outside the guest's memory.
 //!
 //! # Drive a ring
 //! ```text
@@ -42,8 +42,8 @@
 //! ```
 //!
 //! # A frame through a packed ring
-//! Driver and device in one process: the driver writes a descriptor, the device takes the frame and gives the chain
-//! back.
+//! This example runs driver and device in one process. The driver writes a descriptor, and the device reads the frame
+//! and returns the chain.
 //! ```
 //! use nix::sys::{eventfd::EventFd, memfd::{MFdFlags, memfd_create}};
 //! use offramp_virtio::memory::{Extent, GuestMemory};

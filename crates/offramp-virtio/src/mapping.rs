@@ -1,4 +1,4 @@
-//! A part of a shared file, mapped and watched.
+//! A mapped and watched part of a shared file.
 
 use crate::memory::REGIONS_MAX;
 use crate::sigbus::{Alarm, Watch};
@@ -10,7 +10,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-/// The reason for refusing memory.
+/// The reason to refuse memory.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The extent is empty, or wraps around the address space.
@@ -19,24 +19,24 @@ pub enum MemoryError {
     /// The region overlaps another in guest-physical memory.
     #[error("regions overlap")]
     Overlap,
-    /// There are [`REGIONS_MAX`] regions already.
+    /// The guest already has [`REGIONS_MAX`] regions.
     #[error("more than {REGIONS_MAX} regions")]
     TooMany,
-    /// All regions together exceed the bytes that may be mapped for this guest.
+    /// The total length of all regions exceeds the limit for this guest.
     #[error("{bytes} bytes in all regions; no more than {bytes_max} are mapped")]
     TooLarge {
-        /// Bytes of all regions.
+        /// Total length of all regions, bytes.
         bytes: u64,
-        /// Maximum number of bytes in all regions.
+        /// Maximum total length of all regions, bytes.
         bytes_max: u64,
     },
-    /// No region has this extent.
+    /// The guest has no region with this extent.
     #[error("no such region")]
     Unknown,
     /// The file is shorter than the region.
     #[error("a file shorter than its region")]
     PastEnd,
-    /// The file lies on another file system than tmpfs or hugetlbfs. The server of that file system could delay each
+    /// The file is on a file system other than tmpfs or hugetlbfs. The server of another file system could delay each
     /// access.
     #[error(
         "a file that is neither on tmpfs (as a memfd is) nor on hugetlbfs; in QEMU share memory-backend-memfd, else put \
@@ -51,20 +51,20 @@ pub enum MemoryError {
     Io(#[from] io::Error),
 }
 
-/// A mapped part of a file. Another process may write the file, and may shorten it.
+/// A mapped part of a file. Another process can write the file, and can shorten it.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     /// Address of the part's first byte.
     start: NonNull<u8>,
-    // Dropped before the pages.
+    // This field is dropped before the pages.
     _watch: Watch,
     _pages: Pages,
 }
 
-// SAFETY: the pointer is into a mapping that the value owns, and mappings belong to the process, not to a
-// thread. Bytes are read and written through it by copies and atomics, because the guest races anyway.
+// SAFETY: the pointer points into a mapping owned by the value, and mappings belong to the process, not to a thread.
+// Bytes are accessed only by copies and atomics, because the guest can write concurrently.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; shared use only yields pointers.
+// SAFETY: the mapping belongs to the process, and shared use only returns pointers.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -75,35 +75,35 @@ impl Mapping {
         if file.metadata()?.len() < end {
             return Err(MemoryError::PastEnd);
         }
-        // The kernel maps, replaces and unmaps whole pages: none of it works for a part of a huge page.
+        // The kernel maps, replaces and unmaps only whole pages, never a part of a huge page.
         let in_page = offset % page_len;
         let first = offset - in_page;
         let mapped_len = end.checked_next_multiple_of(page_len).and_then(|end| usize::try_from(end - first).ok());
         let mapped_len = mapped_len.and_then(NonZeroUsize::new).ok_or(MemoryError::Extent)?;
         let pages = Pages::map(file, first, mapped_len, flags)?;
         let watch = Watch::new(pages.start.as_ptr() as usize, mapped_len.get(), alarm)?;
-        // SAFETY: the mapping has in_page + len bytes at least, and len is not 0.
+        // SAFETY: the mapping has at least in_page + len bytes, and len is not 0.
         let start = unsafe { pages.start.cast::<u8>().add(in_page as usize) };
         Ok(Self { start, _watch: watch, _pages: pages })
     }
 
-    /// Copies the first bytes out of the mapping.
+    /// Returns a copy of the first `len` bytes of the mapping.
     #[cfg(test)]
     pub fn bytes(&self, len: usize) -> Vec<u8> {
-        // SAFETY: tests ask for no more than they have mapped, and nobody writes meanwhile.
+        // SAFETY: tests read only mapped bytes, and no thread writes at the same time.
         (0..len).map(|at| unsafe { self.start.add(at).read() }).collect()
     }
 
-    /// Writes the first bytes.
+    /// Overwrites the first bytes of the mapping.
     #[cfg(test)]
     pub fn fill(&self, bytes: &[u8]) {
         for (at, byte) in bytes.iter().enumerate() {
-            // SAFETY: as in `bytes`.
+            // SAFETY: tests write only mapped bytes, and no other thread accesses them at the same time.
             unsafe { self.start.add(at).write(*byte) };
         }
     }
 
-    /// Maps anonymous memory for Miri; nothing watches it.
+    /// Maps anonymous memory for Miri. The mapping is not watched.
     #[cfg(test)]
     pub fn anonymous(len: usize) -> Self {
         use nix::sys::mman::mmap_anonymous;
@@ -124,10 +124,10 @@ impl Mapping {
     }
 }
 
-/// Returns the page size of a file in memory; refuses other files.
+/// Returns the page size of a file in memory. Refuses other files.
 fn page_len(file: &File) -> Result<u64, MemoryError> {
-    // The kernel answers this itself, and only for files on tmpfs and hugetlbfs. Other file systems are asked nothing:
-    // they may be the frontend's own (FUSE), and never answer.
+    // The kernel answers this request without the file system, and only for files on tmpfs and hugetlbfs. Another file
+    // system must not be queried: the frontend can serve it (FUSE), and never answer.
     fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| MemoryError::FileSystem)?;
     Ok(fstatfs(file).map_err(io::Error::from)?.block_size() as u64)
 }
@@ -147,7 +147,8 @@ impl Pages {
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED | flags, file, first) };
         let pages = Self { start: start.map_err(|error| MemoryError::Map(error.into()))?, len: len.get() };
-        // SAFETY: the advice changes what a core dump holds, and no byte. A kernel without it dumps the pages.
+        // SAFETY: the advice changes only the contents of a core dump, not the memory. A kernel without support for the
+        // advice dumps the pages.
         let _ = unsafe { madvise(pages.start, pages.len, MmapAdvise::MADV_DONTDUMP) };
         Ok(pages)
     }
@@ -155,8 +156,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: these are the pages that `map` has mapped, or what the SIGBUS handler put in their place, and pointers
-        // into them live no longer than `self`.
+        // SAFETY: the range was mapped by `map`, or remapped by the SIGBUS handler. No pointer into the range outlives
+        // `self`.
         let unmapped = unsafe { munmap(self.start, self.len) };
         debug_assert_eq!(unmapped, Ok(()), "{} bytes stay mapped", self.len);
     }
@@ -176,7 +177,7 @@ mod tests {
         memory.set_len(5000).unwrap();
         nix::sys::uio::pwrite(&memory, b"here", 4990).unwrap();
         let mapping = map(&memory, 4990, 10).unwrap();
-        // SAFETY: four of ten bytes that are mapped.
+        // SAFETY: the read covers four of ten mapped bytes.
         assert_eq!(unsafe { mapping.start().cast::<[u8; 4]>().read_unaligned() }, *b"here");
         assert!(matches!(map(&memory, 4991, 10), Err(MemoryError::PastEnd)));
         assert!(matches!(map(&memory, u64::MAX, 1), Err(MemoryError::Extent)));

@@ -1,7 +1,7 @@
-//! A guest's memory: regions of files shared by its monitor.
+//! A guest's memory: regions of files shared by the guest's monitor.
 //!
-//! No reference into guest memory exists: another processor may write every byte at any time. Bytes are copied between
-//! guest memory and private memory, and each value with an effect is read exactly once.
+//! No Rust reference into guest memory exists, because another processor can write every byte at any time. Bytes are
+//! copied between guest memory and private memory. Each value with an effect is read exactly once.
 
 use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Most regions of a guest: each translation of an address may search all of them.
+/// Maximum number of regions of a guest. Each address translation can search all regions.
 pub const REGIONS_MAX: usize = 32;
 
 /// The location of a region, in bytes.
@@ -19,12 +19,12 @@ pub const REGIONS_MAX: usize = 32;
 pub struct Extent {
     /// Guest-physical address, as in descriptors.
     pub guest: u64,
-    /// Address in the transport's space for rings. vhost-user: the frontend's own addresses. Equals `guest` where rings
-    /// have guest-physical addresses.
+    /// Address of the region in the transport's address space for rings. For vhost-user, this is the frontend's virtual
+    /// address. Equals `guest` if rings use guest-physical addresses.
     pub user: u64,
-    /// Bytes of the region.
+    /// Length of the region in bytes.
     pub len: u64,
-    /// Offset in its file.
+    /// Offset of the region in its file.
     pub file_offset: u64,
 }
 
@@ -64,18 +64,18 @@ impl Region {
     #[inline]
     fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         let last = self.extent.len.checked_sub(len)?;
-        // SAFETY: offset + len ≤ bytes of the mapped region, so the result is inside it or one past its end.
+        // SAFETY: offset + len ≤ length of the mapped region, so the result lies inside the region or one past its end.
         (offset <= last).then(|| unsafe { self.host().add(clamped(offset, last) as usize) })
     }
 }
 
-/// All memory of a guest. A change makes a new value; vrings use the old one until they are started again.
+/// The whole memory of a guest. A change makes a new value, and vrings use the old value until their next start.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     regions: Vec<Slot>,
 }
 
-/// A region, and the number of its additions: QEMU adds and removes it once for each queue pair.
+/// A region and the number of its additions. QEMU adds and removes a region once for each queue pair.
 #[derive(Clone, Debug)]
 struct Slot {
     region: Arc<Region>,
@@ -83,8 +83,8 @@ struct Slot {
 }
 
 impl GuestMemory {
-    /// Maps a whole table. Its regions may have `bytes_max` bytes together. `alarm` rings on an access to memory
-    /// removed from its file.
+    /// Maps a whole memory table with a total length of at most `bytes_max` bytes. `alarm` is signalled on an access to
+    /// memory removed from its file.
     ///
     /// # Errors
     /// Returns an error if a region is out of range, overlaps another, exceeds a limit, lies past its file's end, or
@@ -113,7 +113,7 @@ impl GuestMemory {
         Self { regions }
     }
 
-    /// Returns the same memory with one more region, or with one more count of an existing region.
+    /// Returns the same memory with one more region, or with an incremented count of an existing region.
     ///
     /// # Errors
     /// Returns the errors of [`GuestMemory::map`].
@@ -128,7 +128,7 @@ impl GuestMemory {
 
     fn with_new(&self, extent: Extent, file: &File, bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
-        // Checked before anything is mapped: a guest that uses up all addresses takes them from the others.
+        // Check the limit before any mapping: a guest that uses up all addresses would take them from other guests.
         let bytes = self.size().1.saturating_add(extent.len);
         if bytes > bytes_max {
             return Err(MemoryError::TooLarge { bytes, bytes_max });
@@ -141,12 +141,12 @@ impl GuestMemory {
         }
         let mut regions = self.regions.clone();
         regions.push(Slot { region: Arc::new(Region::map(extent, file, alarm)?), times: 1 });
-        // Most buffers are in the largest region.
+        // The largest region is first, because it contains most buffers.
         regions.sort_by_key(|slot| std::cmp::Reverse(slot.region.extent.len));
         Ok(Self { regions })
     }
 
-    /// Returns the same memory without the region at these addresses, or with one count less of it.
+    /// Returns the same memory without the region at these addresses, or with a decremented count of this region.
     ///
     /// # Errors
     /// Returns an error if there is no such region.
@@ -159,12 +159,12 @@ impl GuestMemory {
         Ok(Self { regions })
     }
 
-    /// Returns the number of regions and their total bytes.
+    /// Returns the number of regions and their total length in bytes.
     pub fn size(&self) -> (usize, u64) {
         (self.regions.len(), self.regions.iter().map(|slot| slot.region.extent.len).sum())
     }
 
-    /// Returns the addresses of the regions in this process.
+    /// Returns the address ranges of the regions in this process.
     pub fn places(&self) -> Vec<Range<u64>> {
         let place = |Slot { region, .. }: &Slot| {
             let start = region.host().as_ptr() as u64;
@@ -173,12 +173,12 @@ impl GuestMemory {
         self.regions.iter().map(place).collect()
     }
 
-    /// Returns the address after the highest guest-physical one; 0 without memory.
+    /// Returns the end of the highest region in guest-physical memory, or 0 without memory.
     pub fn end(&self) -> u64 {
         self.regions.iter().map(|slot| slot.region.extent.guest + slot.region.extent.len).max().unwrap_or_default()
     }
 
-    /// Returns the host address of `len` bytes at a guest-physical address, if they lie in one region.
+    /// Returns the host address of `len` bytes at a guest-physical address, if the bytes lie in one region.
     #[inline]
     pub(crate) fn at_guest(&self, guest: u64, len: u64) -> Option<NonNull<u8>> {
         self.regions.iter().find_map(|Slot { region, .. }| {
@@ -187,7 +187,7 @@ impl GuestMemory {
         })
     }
 
-    /// Returns the largest region, home of most buffers.
+    /// Returns the largest region, which contains most buffers.
     #[inline]
     pub(crate) fn window(&self) -> Window {
         self.regions.first().map_or(
@@ -196,7 +196,8 @@ impl GuestMemory {
         )
     }
 
-    /// Returns the bytes from a guest-physical address to the end of its region, for buffers across a border.
+    /// Returns the number of bytes from a guest-physical address to the end of its region, for buffers that cross a
+    /// border.
     pub(crate) fn left_at_guest(&self, guest: u64) -> Option<u64> {
         self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);
@@ -204,7 +205,8 @@ impl GuestMemory {
         })
     }
 
-    /// Returns the host and guest addresses of `len` bytes at an address of the frontend, if they lie in one region.
+    /// Returns the host address and the guest address of `len` bytes at the frontend's address `user`, if the bytes lie
+    /// in one region.
     pub(crate) fn at_user(&self, user: u64, len: u64) -> Option<(NonNull<u8>, u64)> {
         self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = user.wrapping_sub(region.extent.user);
@@ -213,7 +215,8 @@ impl GuestMemory {
     }
 }
 
-/// A region in a form that stays in registers in a loop over descriptors. It is used only while the memory is borrowed.
+/// A region in a form that a loop over descriptors can keep in registers. A window is used only while the memory is
+/// borrowed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     guest: u64,
@@ -222,24 +225,24 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Translates like [`GuestMemory::at_guest`], in this region alone.
+    /// Translates an address like [`GuestMemory::at_guest`], but only in this region.
     #[inline]
     pub fn at(&self, guest: u64, len: u64) -> Option<NonNull<u8>> {
         let offset = guest.wrapping_sub(self.guest);
         let last = self.len.checked_sub(len)?;
-        // SAFETY: offset + len ≤ bytes of the mapped region, so the result is inside it or one past its end.
+        // SAFETY: offset + len ≤ length of the mapped region, so the result lies inside the region or one past its end.
         (offset <= last).then(|| unsafe { self.host.add(clamped(offset, last) as usize) })
     }
 }
 
-/// Returns `index`, which is at most `last`. Returns 0 for a greater one, when a processor speculates beyond the check
-/// before it knows the result (Spectre, variant 1). The code has no branch to mispredict.
+/// Returns `index`, which the caller has checked to be at most `last`. Returns 0 for a greater index, if a processor
+/// speculates past the check (Spectre, variant 1). The code has no branch that can be mispredicted.
 #[inline]
 pub(crate) fn clamped(index: u64, last: u64) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let mut clamped = index;
-        // SAFETY: it computes in registers, and touches no memory.
+        // SAFETY: the code computes in registers, and accesses no memory.
         unsafe {
             std::arch::asm!(
                 "cmp {last}, {clamped}",
@@ -256,21 +259,21 @@ pub(crate) fn clamped(index: u64, last: u64) -> u64 {
     std::hint::select_unpredictable(index <= last, index, 0)
 }
 
-/// A number at any address. A volatile access to an array of bytes would take one byte at a time.
+/// A number at an unaligned address. A volatile access to an array of bytes would access one byte at a time.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
 pub(crate) struct Unaligned<T>(pub T);
 
-/// Copies bytes from or to guest memory while its driver may write them. The compiler cannot see inside: it can neither
-/// read a byte twice nor reuse a byte read earlier.
+/// Copies bytes from or to guest memory, which the driver can write at the same time. The copy is opaque to the
+/// compiler, which can neither read a byte twice nor reuse an earlier value.
 ///
 /// # Safety
-/// `len` bytes are mapped at either place. They do not overlap, and one of the places is private memory.
+/// `len` bytes are mapped at `from` and at `to`. The two ranges do not overlap, and one range is private memory.
 #[inline]
 pub(crate) unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as the caller promises. `memcpy` keeps to the C calling convention, reads what is at `from` and writes
-    // what is at `to`; a byte that is written meanwhile is either of both.
+    // SAFETY: the caller guarantees the two ranges. `memcpy` follows the C calling convention, reads only `from` and
+    // writes only `to`. A byte that is written concurrently has the old or the new value.
     unsafe {
         std::arch::asm!(
             "call {memcpy}",
@@ -282,7 +285,7 @@ pub(crate) unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
         );
     }
     #[cfg(any(not(target_arch = "x86_64"), miri))]
-    // SAFETY: as the caller promises; `at` stays below `len`.
+    // SAFETY: the caller guarantees the two ranges, and `at` stays below `len`.
     unsafe {
         let mut at = 0;
         while len - at >= size_of::<u64>() {
@@ -333,7 +336,7 @@ mod tests {
             (0..9).flat_map(|from| (0..9).flat_map(move |to| (0..64).map(move |len| (from, to, len))))
         {
             let mut copy = [0xff; 100];
-            // SAFETY: both have more bytes than that, and the copy is private.
+            // SAFETY: source and copy have enough bytes, and the copy is private.
             unsafe { copy_shared(source[from..].as_ptr(), copy[to..].as_mut_ptr(), len) };
             assert_eq!(copy[to..to + len], source[from..from + len]);
             assert!(copy[..to].iter().chain(&copy[to + len..]).all(|byte| *byte == 0xff));

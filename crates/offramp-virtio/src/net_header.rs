@@ -1,23 +1,23 @@
-//! The virtio network header (`struct virtio_net_hdr_v1`, virtio 1.3, 5.1.6) in front of every frame. All fields are
+//! The virtio network header (`struct virtio_net_hdr_v1`, virtio 1.3, 5.1.6) before every frame. All fields are
 //! little-endian.
 //!
 //! | bytes | field         | meaning                                                 |
 //! |-------|---------------|---------------------------------------------------------|
 //! | 0     | `flags`       | [`NEEDS_CSUM`], [`DATA_VALID`]                          |
 //! | 1     | `gso_type`    | [`GSO_NONE`] … [`GSO_UDP_L4`], or'ed with [`GSO_ECN`]   |
-//! | 2–3   | `hdr_len`     | bytes of all headers: a hint, 0 when not known          |
-//! | 4–5   | `gso_size`    | payload bytes of every segment but the last             |
+//! | 2–3   | `hdr_len`     | length of all headers: a hint, 0 if unknown             |
+//! | 4–5   | `gso_size`    | payload bytes of every segment except the last          |
 //! | 6–7   | `csum_start`  | first byte of the checksum's range                      |
-//! | 8–9   | `csum_offset` | the checksum field, from `csum_start`                   |
-//! | 10–11 | `num_buffers` | chains that a received frame occupies                   |
+//! | 8–9   | `csum_offset` | offset of the checksum field from `csum_start`          |
+//! | 10–11 | `num_buffers` | number of chains of a received frame                    |
 //! | 12–15 | `hash_value`  | the frame's hash, only with `HASH_REPORT`               |
-//! | 16–17 | `hash_report` | the kind of hash; 0: none. Two bytes of 0 follow        |
+//! | 16–17 | `hash_report` | type of the hash, 0 for none; two zero bytes follow     |
 
-/// Bytes of the header.
+/// Length of the header in bytes.
 pub const HEADER_LEN: usize = 12;
-/// Bytes of the header with a hash.
+/// Length of the header with a hash, in bytes.
 pub const HASH_HEADER_LEN: usize = 20;
-/// Bytes of the header for legacy drivers without mergeable buffers: it has no `num_buffers`.
+/// Length of the header for legacy drivers without mergeable buffers, in bytes. This header lacks `num_buffers`.
 pub const LEGACY_LEN: usize = 10;
 
 /// `flags`: the checksum is partial (virtio 1.3, 5.1.6, `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
@@ -25,7 +25,7 @@ pub const NEEDS_CSUM: u8 = 1;
 /// `flags`: the checksum was verified (virtio 1.3, 5.1.6, `VIRTIO_NET_HDR_F_DATA_VALID`).
 pub const DATA_VALID: u8 = 2;
 
-/// `gso_type`: one frame as it is (virtio 1.3, 5.1.6).
+/// `gso_type`: a single frame without segmentation (virtio 1.3, 5.1.6).
 pub const GSO_NONE: u8 = 0;
 /// `gso_type`: TCP over IPv4 (virtio 1.3, 5.1.6).
 pub const GSO_TCPV4: u8 = 1;
@@ -37,35 +37,35 @@ pub const GSO_TCPV6: u8 = 4;
 pub const GSO_UDP_L4: u8 = 5;
 /// `gso_type`: the TCP segment carries CWR (virtio 1.3, 5.1.6).
 pub const GSO_ECN: u8 = 0x80;
-/// `gso_type`: every segment keeps CWR, as AccECN has it. Proposed and not ratified (virtio-spec issue 232; Linux patch
-/// "`virtio_net`: add AccECN feature negotiation and correct ECN flag handling", v3, 2026-02-03).
+/// `gso_type`: every segment keeps CWR, for AccECN. The value is proposed, not ratified (virtio-spec issue 232; Linux
+/// patch "`virtio_net`: add AccECN feature negotiation and correct ECN flag handling", v3, 2026-02-03).
 pub const GSO_ACCECN: u8 = 0x10;
 
-/// The header's fields.
+/// The fields of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetHeader {
-    /// [`NEEDS_CSUM`], [`DATA_VALID`].
+    /// Flags: [`NEEDS_CSUM`], [`DATA_VALID`].
     pub flags: u8,
-    /// [`GSO_NONE`] … [`GSO_UDP_L4`], or'ed with [`GSO_ECN`] or [`GSO_ACCECN`].
+    /// Segmentation type: [`GSO_NONE`] to [`GSO_UDP_L4`], or'ed with [`GSO_ECN`] or [`GSO_ACCECN`].
     pub gso_type: u8,
-    /// Bytes of all headers: a hint, 0 when not known.
+    /// Length of all headers in bytes: a hint, 0 if unknown.
     pub hdr_len: u16,
-    /// Payload bytes of every segment but the last.
+    /// Payload bytes of every segment except the last.
     pub gso_size: u16,
-    /// First byte of the checksum's range.
+    /// Offset of the first byte covered by the checksum.
     pub csum_start: u16,
-    /// The checksum field, from `csum_start`.
+    /// Offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
-    /// Chains that a received frame occupies.
+    /// Number of chains of a received frame.
     pub num_buffers: u16,
-    /// The frame's hash.
+    /// Hash of the frame.
     pub hash_value: u32,
-    /// The kind of hash.
+    /// Type of the hash.
     pub hash_report: u16,
 }
 
 impl NetHeader {
-    /// Reads a header.
+    /// Parses a header.
     #[inline]
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
         let field = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -81,7 +81,7 @@ impl NetHeader {
         }
     }
 
-    /// Returns the header as it lies in front of a frame.
+    /// Returns the bytes of the header.
     #[inline]
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let (first, last) = self.words();
@@ -91,7 +91,7 @@ impl NetHeader {
         bytes
     }
 
-    /// Returns the header with the hash, for drivers with and without a place for it.
+    /// Returns the header with the hash. For drivers without `HASH_REPORT`, the caller drops the last bytes.
     pub(crate) fn to_bytes_with_hash(self) -> [u8; HASH_HEADER_LEN] {
         let mut bytes = [0; HASH_HEADER_LEN];
         bytes[..HEADER_LEN].copy_from_slice(&self.to_bytes());
@@ -99,15 +99,15 @@ impl NetHeader {
         bytes
     }
 
-    /// Returns the bytes between these and the frame in a header with a hash, as a number with the low bytes first.
+    /// Returns the last 8 bytes of a header with a hash, as a little-endian number.
     #[inline]
     pub(crate) fn hash_word(&self) -> u64 {
         u64::from(self.hash_value) | u64::from(self.hash_report) << 32
     }
 
-    /// Returns the header as two numbers with the low bytes first. The first number has the first 8 bytes. They stay in
-    /// registers: a header written by fields and read as a whole waits for all earlier writes of the processor,
-    /// including those to guest memory.
+    /// Returns the header as two little-endian numbers: the first 8 bytes, and the last 4 bytes. The numbers stay in
+    /// registers. If a header were written by fields and read as a whole, the read would wait for all earlier stores,
+    /// including stores to guest memory.
     #[inline]
     pub(crate) fn words(&self) -> (u64, u32) {
         let first = u64::from(self.flags) | u64::from(self.gso_type) << 8 | u64::from(self.hdr_len) << 16;

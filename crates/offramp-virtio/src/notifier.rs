@@ -1,9 +1,10 @@
-//! Notifications by eventfd: calls to the driver, kicks from it.
+//! Notifications by eventfd: calls to the driver, and kicks from the driver.
 //!
-//! The driver's monitor makes these descriptors, and can make them blocking while in use: `O_NONBLOCK` belongs to both
-//! ends. Then a `read` would wait for a kick, and a `write` for room in a counter filled by the monitor. So kicks are
-//! read with `RWF_NOWAIT`. Writes of an eventfd do not support this flag. Instead the kernel raises the eventfd at the
-//! end of an asynchronous read of nothing (`io_submit(2)`), without ever waiting.
+//! The driver's monitor creates these file descriptors, and can make them blocking at any time, because `O_NONBLOCK`
+//! applies to both ends. On a blocking descriptor, a `read` would wait for a kick, and a `write` would wait for room in
+//! a counter filled by the monitor. So kicks are read with `RWF_NOWAIT`. Writes to an eventfd do not support this flag.
+//! Instead, the kernel signals the eventfd at the end of an asynchronous read of zero bytes (`io_submit(2)`), without
+//! waiting.
 
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -11,17 +12,19 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Bytes read from an eventfd.
+/// Number of bytes in a read from an eventfd.
 const EVENT_LEN: usize = 8;
-/// Maximum number of ended asynchronous reads before they are cleared.
+/// Maximum number of completed asynchronous reads before their results are discarded.
 const REQUESTS_MAX: libc::c_long = 64;
-/// `IOCB_CMD_PREAD` and `IOCB_FLAG_RESFD` (Linux `include/uapi/linux/aio_abi.h`).
+/// `IOCB_CMD_PREAD` (Linux `include/uapi/linux/aio_abi.h`).
 const PREAD: u16 = 0;
+/// `IOCB_FLAG_RESFD`: signal an eventfd (Linux `include/uapi/linux/aio_abi.h`).
 const RAISE_EVENT: u32 = 1;
-/// Read flags unknown to every kernel. It refuses them after it has checked the eventfd, and before it reads.
+/// Read flags that no kernel supports. The kernel refuses these flags after it has checked the eventfd, and before it
+/// reads.
 const NO_SUCH_FLAGS: u32 = 1 << 31;
 
-/// `struct iocb`.
+/// Linux' `struct iocb`.
 #[repr(C)]
 #[derive(Default)]
 struct Request {
@@ -39,27 +42,28 @@ struct Request {
     event: i32,
 }
 
-/// `struct io_event`.
+/// Linux' `struct io_event`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Ended([u64; 4]);
 
-/// A context of Linux' asynchronous I/O, to raise other processes' eventfds. A device needs one for all its rings.
+/// A context for Linux' asynchronous I/O, to signal eventfds of other processes. A device needs one context for all its
+/// rings.
 #[derive(Clone, Debug)]
 pub struct Events(Arc<Context>);
 
 #[derive(Debug)]
 struct Context {
     id: libc::c_ulong,
-    /// A file without bytes.
+    /// An empty file.
     nothing: OwnedFd,
 }
 
-/// The error for a descriptor other than an eventfd.
+/// The error for a file descriptor that is no eventfd.
 #[derive(Debug, thiserror::Error)]
 #[error("no eventfd: {cause}")]
 pub struct NoEventFd {
-    /// The descriptor.
+    /// Refused file descriptor.
     pub fd: OwnedFd,
     cause: Errno,
 }
@@ -73,12 +77,12 @@ impl Events {
     pub fn new() -> io::Result<Self> {
         let nothing = memfd_create(c"offramp-nothing", MFdFlags::MFD_CLOEXEC)?;
         let mut id: libc::c_ulong = 0;
-        // SAFETY: the kernel writes the context's number, for which there is room.
+        // SAFETY: the kernel writes the context's number to `id`, which has enough room.
         Errno::result(unsafe { libc::syscall(libc::SYS_io_setup, REQUESTS_MAX, &raw mut id) })?;
         Ok(Self(Arc::new(Context { id, nothing })))
     }
 
-    /// Takes over a descriptor made by another process.
+    /// Takes ownership of a file descriptor created by another process.
     ///
     /// # Errors
     /// Returns an error if the descriptor is no eventfd. The kernel checks this, so the check works in every sandbox,
@@ -92,7 +96,7 @@ impl Events {
 }
 
 impl Context {
-    /// Reads nothing, and has the kernel raise `event` at the end of the read.
+    /// Reads zero bytes, so that the kernel signals `event` at the end of the read.
     fn read_nothing(&self, event: BorrowedFd<'_>, read_flags: u32) -> nix::Result<()> {
         let mut request = Request {
             read_flags,
@@ -103,7 +107,7 @@ impl Context {
             ..Request::default()
         };
         match self.submit(&mut request) {
-            // Ended requests still occupy the places.
+            // Completed requests still occupy all places of the context.
             Err(Errno::EAGAIN) => {
                 self.clear_ended();
                 self.submit(&mut request)
@@ -114,8 +118,8 @@ impl Context {
 
     fn submit(&self, request: &mut Request) -> nix::Result<()> {
         let mut requests = [&raw mut *request];
-        // SAFETY: the kernel reads one pointer, and the request to which it points, in which it writes its key; the request has no
-        // buffer, and has ended when the call returns.
+        // SAFETY: the kernel reads one pointer and the request at this address, and writes a key into the request. The
+        // request has no buffer, and is complete when the call returns.
         let submitted = unsafe { libc::syscall(libc::SYS_io_submit, self.id, 1, requests.as_mut_ptr()) };
         Errno::result(submitted).map(drop)
     }
@@ -124,7 +128,7 @@ impl Context {
     fn clear_ended(&self) {
         let mut ended = [Ended::default(); REQUESTS_MAX as usize];
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the kernel writes at most as many results as there is room for.
+        // SAFETY: the kernel writes at most `ended.len()` results.
         unsafe {
             libc::syscall(libc::SYS_io_getevents, self.id, 0, ended.len(), ended.as_mut_ptr(), &raw const at_once);
         }
@@ -133,12 +137,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the context is this one's own, and no request is under way.
+        // SAFETY: `self` owns the context, and no request is in progress.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
     }
 }
 
-/// An eventfd made by another process.
+/// An eventfd created by another process.
 #[derive(Debug)]
 pub struct Event {
     fd: OwnedFd,
@@ -146,7 +150,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Returns the same eventfd by another descriptor.
+    /// Returns the same eventfd with another file descriptor.
     ///
     /// # Errors
     /// Returns an error if the process has no file descriptors left.
@@ -154,23 +158,23 @@ impl Event {
         Ok(Self { fd: self.fd.try_clone()?, context: Arc::clone(&self.context) })
     }
 
-    /// Adds 1 to the counter, if it has room, without waiting.
+    /// Increments the counter, if it has room, without waiting.
     fn raise(&self) {
-        // It fails when the kernel is out of memory; a full counter is no failure.
+        // The call fails only if the kernel is out of memory. A full counter is no failure.
         let _ = self.context.read_nothing(self.fd.as_fd(), 0);
     }
 
-    /// Resets the counter to 0, without waiting. Returns false if the descriptor is no eventfd any more.
+    /// Resets the counter to 0, without waiting. Returns false if the descriptor is no longer an eventfd.
     fn drain(&self) -> bool {
         let mut count = [0u8; EVENT_LEN];
         let part = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-        // SAFETY: the part is a buffer of the length that it says, which outlives the call.
+        // SAFETY: `part` describes the whole buffer `count`, which outlives the call.
         let len = unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
         matches!(Errno::result(len), Ok(_) | Err(Errno::EAGAIN | Errno::EINTR))
     }
 }
 
-/// Raises notifications to the driver, or to its monitor. Does nothing without a descriptor.
+/// A sender of notifications to the driver, or to its monitor. Without a descriptor, it sends nothing.
 #[derive(Debug, Default)]
 pub struct CallNotifier(Option<Event>);
 
@@ -180,7 +184,7 @@ impl CallNotifier {
         Self(event)
     }
 
-    /// Raises one notification. Returns `false` without a descriptor.
+    /// Sends one notification. Returns `false` without a descriptor.
     #[inline]
     pub fn notify(&self) -> bool {
         let Some(event) = &self.0 else { return false };
@@ -189,7 +193,7 @@ impl CallNotifier {
     }
 }
 
-/// The driver's kicks.
+/// The receiver of the driver's kicks.
 #[derive(Debug, Default)]
 pub(crate) struct Kick(Option<Event>);
 
@@ -203,9 +207,9 @@ impl Kick {
         self.0.as_ref().map(|event| event.fd.as_fd())
     }
 
-    /// Empties the counter.
+    /// Resets the counter of kicks.
     pub fn drain(&mut self) {
-        // A kick that cannot be drained would keep a thread awake forever.
+        // Drop a descriptor that cannot be drained, because it would keep a thread awake forever.
         self.0.take_if(|event| !event.drain());
     }
 }

@@ -1,9 +1,9 @@
-//! The device's side of a virtqueue: split (virtio 1.3, 2.7) and packed (2.8).
+//! The device's side of a virtqueue, split (virtio 1.3, 2.7) or packed (2.8).
 //!
-//! `virtio-queue` does not serve here: it has no packed ring, and checks one descriptor at a time through generic guest
-//! memory. It also shows a chain to the driver as soon as it is used. These rings fetch chains in batches: each
-//! descriptor is read, translated and prefetched once. They publish used chains only when a batch ends, so that a frame
-//! over several buffers appears in one step.
+//! The crate `virtio-queue` is not suitable: it has no packed ring, and checks one descriptor at a time through generic
+//! guest memory. `virtio-queue` also publishes each chain as soon as the chain is used. The rings of this module fetch
+//! chains in batches, and read, translate and prefetch each descriptor once. Used chains are published at the end of a
+//! batch, so that a frame in several buffers appears in one step.
 
 use crate::inflight::Part;
 use crate::memory::GuestMemory;
@@ -22,36 +22,36 @@ pub(crate) use chain::Batch;
 pub use chain::{Buffer, Chain};
 use descriptor::DESCRIPTOR_LEN;
 
-/// Maximum number of chains per fetch: enough to hide the latency of their cache lines.
+/// Maximum number of chains per fetch. This number is enough to hide the latency of the chains' cache lines.
 pub const FETCH_MAX: usize = 32;
-/// Maximum number of descriptors per chain, as in Linux' vhost and in QEMU. A ring may have 32 times as many, and one
-/// chain must not hold a thread for that long. A table may be longer than its ring, against virtio 1.3, 2.7.5.3.1,
-/// because drivers use such tables.
+/// Maximum number of descriptors per chain, as in Linux' vhost and in QEMU. A ring can have 32 times as many
+/// descriptors, and one chain must not occupy a thread that long. A table can be longer than its ring, contrary to
+/// virtio 1.3, 2.7.5.3.1, because drivers use such tables.
 pub const CHAIN_DESCRIPTORS_MAX: u16 = 1024;
-/// A fetch ends after this many buffers, even with few chains.
+/// Number of buffers after which a fetch ends, even with few chains.
 const FETCH_BUFFERS_MAX: usize = CHAIN_DESCRIPTORS_MAX as usize;
-/// Largest ring (virtio 1.3, 2.7 and 2.8.10.1).
+/// Maximum size of a ring (virtio 1.3, 2.7 and 2.8.10.1).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
 
-/// The reason for rejecting a chain. The chain goes back to the driver unused, and the ring goes on.
+/// The reason to refuse a chain. The chain is returned to the driver unused, and the ring continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadChain {
     /// A buffer lies outside guest memory.
     #[error("an address outside guest memory")]
     Address,
-    /// `next` is beyond the table.
+    /// The field `next` exceeds the table.
     #[error("a descriptor index beyond the ring")]
     Index,
-    /// The chain has more descriptors than its table: a loop.
+    /// The chain has more descriptors than its table, so it is a loop.
     #[error("a chain without end")]
     Endless,
     /// The chain has more than [`CHAIN_DESCRIPTORS_MAX`] descriptors.
     #[error("more than {CHAIN_DESCRIPTORS_MAX} descriptors")]
     TooMany,
-    /// An indirect table that was not negotiated, is too long or empty, or not aligned.
+    /// The indirect table was not negotiated, is empty, too long, or not aligned.
     #[error("an invalid indirect table")]
     Indirect,
-    /// A buffer to read in a receive ring, or one to write in a transmit ring.
+    /// A receive ring has a buffer to read, or a transmit ring has a buffer to write.
     #[error("a buffer of the wrong direction")]
     Direction,
     /// The chain's length does not fit into 32 bits.
@@ -59,62 +59,65 @@ pub enum BadChain {
     TooLong,
 }
 
-/// The invalid state that stopped a ring. Nothing can be fetched before it is started again.
+/// The invalid state that stopped a ring. Fetching is possible only after a new start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// The driver made more chains available than it has.
+    /// The driver made more chains available than the ring can hold.
     #[error("the available index ran past the ring")]
     AvailableIndex,
-    /// A head beyond the ring, or a chain longer than the driver's descriptors: it cannot be given back.
+    /// A chain cannot be returned, because its head exceeds the ring, or the chain is longer than the driver's
+    /// descriptors.
     #[error("a chain with an invalid head")]
     Head,
 }
 
-/// The reason for refusing to start a ring.
+/// The reason to refuse the start of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRing {
-    /// 0, more than [`QUEUE_SIZE_MAX`], or no power of two in a split ring.
+    /// The size is 0, exceeds [`QUEUE_SIZE_MAX`], or is no power of two in a split ring.
     #[error("ring size out of range, or no power of two in a split ring")]
     Size,
-    /// A part of the ring lies outside guest memory, or in two regions.
+    /// A part of the ring lies outside guest memory, or crosses a region border.
     #[error("a part of the ring lies outside guest memory")]
     Address,
     /// A part of the ring is not aligned (virtio 1.3, 2.7 and 2.8.10.1).
     #[error("a part of the ring is not aligned")]
     Alignment,
-    /// The position to start from is beyond the ring.
+    /// The start position exceeds the ring.
     #[error("a base beyond the ring")]
     Base,
-    /// The inflight region has positions beyond the ring.
+    /// A position in the inflight region exceeds the ring.
     #[error("an inflight region with positions beyond the ring")]
     Inflight,
 }
 
-/// Options for reading and writing a ring.
+/// The options of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingOptions {
-    /// `EVENT_IDX` was negotiated.
+    /// True if `EVENT_IDX` was negotiated.
     pub event_idx: bool,
-    /// `INDIRECT_DESC` was negotiated.
+    /// True if `INDIRECT_DESC` was negotiated.
     pub indirect: bool,
-    /// The writer of the buffers.
+    /// Writer of the buffers.
     pub direction: Direction,
 }
 
 /// The writer of the buffers of a ring's chains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
-    /// The driver: a transmit ring.
+    /// The driver writes all buffers, in a transmit ring.
     #[default]
     Transmit,
-    /// The device: a receive ring.
+    /// The device writes all buffers, in a receive ring.
     Receive,
-    /// The driver writes the first buffers of a chain, the device the others: a control queue (virtio 1.3, 5.1.6.5).
+    /// The driver writes the first buffers of a chain, and the device writes the remaining buffers, in a control queue
+    /// (virtio 1.3, 5.1.6.5).
     Control,
 }
 
 impl Direction {
-    /// Returns the flags of a single-descriptor chain with a frame. No command has these.
+    /// Returns the flags of a single-descriptor chain with a frame. For a control queue, returns flags that no command
+    /// has.
     #[inline]
     fn of_a_frame(self) -> u16 {
         match self {
@@ -124,7 +127,7 @@ impl Direction {
         }
     }
 
-    /// Returns whether a chain of this ring may have a buffer with those descriptor flags.
+    /// Returns whether a chain of this ring can have a buffer with these descriptor flags.
     #[inline]
     fn takes(self, flags: u16) -> bool {
         match self {
@@ -135,40 +138,40 @@ impl Direction {
     }
 }
 
-/// The location of a ring: addresses in the space of [`Extent::user`](crate::memory::Extent::user).
+/// The location of a ring. Addresses are in the address space of [`Extent::user`](crate::memory::Extent::user).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingPlace {
-    /// Entries of the ring.
+    /// Number of entries in the ring.
     pub size: u16,
-    /// The descriptor table (split), or the descriptor ring (packed).
+    /// Address of the descriptor table (split), or the descriptor ring (packed).
     pub descriptors: u64,
-    /// The driver area: available ring (split), or driver event suppression (packed).
+    /// Address of the driver area: available ring (split), or driver event suppression (packed).
     pub driver: u64,
-    /// The device area: used ring (split), or device event suppression (packed).
+    /// Address of the device area: used ring (split), or device event suppression (packed).
     pub device: u64,
 }
 
 /// The result of a fetch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// New chains, all usable.
+    /// Number of new usable chains.
     pub chains: usize,
-    /// Unusable chains: none, or the last one. It has length 0.
+    /// Number of unusable chains, 0 or 1. The unusable chain is the last one and has length 0.
     pub bad: usize,
-    /// The reason for rejecting it.
+    /// Reason to refuse the unusable chain.
     pub reason: Option<BadChain>,
 }
 
 /// The part of a ring made visible to the driver in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Slots: entries of a split ring, descriptors of a packed one.
+    /// Number of slots: entries of a split ring, or descriptors of a packed ring.
     pub slots: u16,
-    /// The driver needs a notification for these slots, or for earlier unsignalled ones.
+    /// True if the driver needs a notification for these slots, or for earlier unsignalled slots.
     pub needs_notification: bool,
 }
 
-/// A ring of either layout.
+/// A split or packed ring.
 #[derive(Debug)]
 pub(crate) enum Ring {
     Split(split::Ring),
@@ -176,8 +179,8 @@ pub(crate) enum Ring {
 }
 
 impl Ring {
-    /// Sets up a ring in guest memory. `base` is the transport's start position. A packed ring resumes at the position
-    /// in `inflight`, if an earlier device left one there.
+    /// Sets up a ring in guest memory. `base` is the start position from the transport. A packed ring resumes at the
+    /// position in `inflight`, if an earlier device stored one.
     pub fn new(
         memory: &GuestMemory,
         is_packed: bool,
@@ -193,7 +196,8 @@ impl Ring {
         })
     }
 
-    /// Fetches at most [`FETCH_MAX`] chains into `batch`: fewer long ones, and none after a bad one.
+    /// Fetches at most [`FETCH_MAX`] chains into `batch`. Fetches fewer chains if they are long, and no chain after a
+    /// bad one.
     #[inline]
     pub fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         batch.make_room();
@@ -208,7 +212,7 @@ impl Ring {
         Ok(fetched)
     }
 
-    /// Adds a chain with `written` written bytes to the used ones. The driver sees it after [`Ring::publish`].
+    /// Adds a chain with `written` written bytes to the used chains. The driver sees the chain after [`Ring::publish`].
     #[inline]
     pub fn add_used(&mut self, chain: &Chain, written: u32) {
         match self {
@@ -217,8 +221,8 @@ impl Ring {
         }
     }
 
-    /// Shows the driver all added used chains in one step. `unsignalled`: earlier visible slots without a decision on
-    /// their notification.
+    /// Publishes all added used chains in one step. `unsignalled` is the number of earlier published slots without a
+    /// decision on their notification.
     #[inline]
     pub fn publish(&mut self, unsignalled: u32) -> Published {
         match self {
@@ -227,10 +231,10 @@ impl Ring {
         }
     }
 
-    /// Returns whether the driver needs a notification now for its last `unsignalled` visible slots.
+    /// Returns whether the driver now needs a notification for the last `unsignalled` published slots.
     ///
-    /// For a deferred notification, pass all slots since the last decision: the driver may have set `used_event` to any
-    /// of them, and sleeps until the notification comes.
+    /// For a deferred notification, pass all slots since the last decision. The driver can have set `used_event` to any
+    /// of these slots, and sleeps until the notification.
     pub fn needs_notification(&self, unsignalled: u32) -> bool {
         match self {
             Self::Split(ring) => ring.needs_notification(unsignalled),
@@ -238,7 +242,7 @@ impl Ring {
         }
     }
 
-    /// Returns whether the ring's position shows that the driver has ever received a used chain.
+    /// Returns whether the ring's position shows that the driver has already received a used chain.
     pub fn has_run(&self) -> bool {
         match self {
             Self::Split(ring) => ring.has_run(),
@@ -246,8 +250,8 @@ impl Ring {
         }
     }
 
-    /// Returns whether the driver has made at least `slots` more available than were fetched. One place of the ring
-    /// tells it, because drivers make slots available in order.
+    /// Returns whether the driver has made at least `slots` unfetched slots available. Reads only one place of the
+    /// ring, because drivers make slots available in order.
     pub fn has_ahead(&self, slots: u16) -> bool {
         match self {
             Self::Split(ring) => ring.has_ahead(slots),
@@ -255,7 +259,7 @@ impl Ring {
         }
     }
 
-    /// Asks the driver for a kick at its next chain.
+    /// Requests a kick from the driver at its next chain.
     pub fn enable_notifications(&mut self) {
         match self {
             Self::Split(ring) => ring.enable_notifications(),
@@ -263,7 +267,7 @@ impl Ring {
         }
     }
 
-    /// Asks the driver for no kicks.
+    /// Tells the driver that no kicks are needed.
     pub fn disable_notifications(&mut self) {
         match self {
             Self::Split(ring) => ring.disable_notifications(),
@@ -271,7 +275,7 @@ impl Ring {
         }
     }
 
-    /// Returns the start position for a later device; it fetches the chains of `batch` again.
+    /// Returns the start position for a later device. The later device fetches the chains of `batch` again.
     pub fn base(&self, batch: &Batch) -> u32 {
         match self {
             Self::Split(ring) => ring.base(batch),
@@ -279,8 +283,8 @@ impl Ring {
         }
     }
 
-    /// Returns the parts of the ring written by the device, for the dirty log: addresses as in [`RingPlace`], and
-    /// lengths.
+    /// Returns the parts of the ring written by the device, for the dirty log. Each part has an address as in
+    /// [`RingPlace`], and a length.
     pub fn written_extents(&self, place: &RingPlace) -> [(u64, u64); 2] {
         let size = u64::from(place.size);
         match self {

@@ -1,4 +1,4 @@
-//! A ring with its memory, its notifications and its fetched chains.
+//! A ring with its memory, notifications and fetched chains.
 
 use crate::dirty_log::DirtyLog;
 use crate::inflight::Part;
@@ -20,45 +20,46 @@ pub use frame::copied_bytes;
 /// The parameters of a vring's start.
 #[derive(Debug)]
 pub struct VringSetup {
-    /// Memory of the ring and all its buffers.
+    /// Memory of the ring and of all its buffers.
     pub memory: Arc<GuestMemory>,
     /// Location of the ring in that memory.
     pub place: RingPlace,
-    /// `RING_PACKED` was negotiated.
+    /// True if `RING_PACKED` was negotiated.
     pub is_packed: bool,
-    /// Options for reading and writing the ring.
+    /// Options of the ring.
     pub options: RingOptions,
-    /// Start position. Packed: next available position in the low half, next used one in the high half, each with its
-    /// wrap counter in the top bit. `0x8000_8000` is a new ring; 0 is a new ring if the memory shows it. Split: the
-    /// used index in memory gives the position, and this must be below 65536.
+    /// Start position. For a packed ring, the low half is the next available position, and the high half the next used
+    /// position. The top bit of each half is the wrap counter. `0x8000_8000` means a new ring, and 0 means a new ring
+    /// if the memory confirms it. For a split ring, the used index in memory is the position, and `base` must be below
+    /// 65536.
     pub base: u32,
-    /// The driver's kicks; `None`: the ring is polled.
+    /// Eventfd for the driver's kicks, or `None` if the ring is polled.
     pub kick: Option<Event>,
-    /// The ring's own pages are marked in the dirty log.
+    /// True if the pages of the ring are marked in the dirty log.
     pub is_logged: bool,
-    /// The place that keeps a packed ring's position after the end of this process, if any.
+    /// Part of the inflight region that stores a packed ring's position beyond the end of this process, if any.
     pub inflight: Option<Part>,
 }
 
-/// One virtqueue, for one thread. The crate's documentation shows its loop.
+/// One virtqueue, for one thread. The crate's documentation shows the loop of a device.
 ///
-/// A vring before its start is empty: it has no chains, and publishes nothing.
+/// A vring is empty before its start: it has no chains, and publishes nothing.
 #[derive(Debug, Default)]
 pub struct Vring {
     ring: Option<Ring>,
-    /// Keeps the memory of the ring and the batch mapped.
+    /// Memory of the ring and the batch, kept mapped by this reference.
     memory: Arc<GuestMemory>,
     place: RingPlace,
-    /// Fetched chains that wait.
+    /// Fetched chains, including the waiting chains.
     batch: Batch,
-    /// Frames written piece by piece.
+    /// Frames that are written piece by piece.
     open: open::OpenFrames,
-    /// Used chains not yet visible to the driver.
+    /// Number of used chains not yet visible to the driver.
     staged: usize,
-    /// Slots visible to the driver, without a decision on their notification.
+    /// Number of slots visible to the driver, without a decision on their notification.
     unsignalled: u32,
     kick: Kick,
-    /// The driver is asked for kicks.
+    /// True if kicks are requested from the driver.
     wants_kicks: bool,
     call: CallNotifier,
     err: CallNotifier,
@@ -86,18 +87,18 @@ impl Vring {
         Ok(())
     }
 
-    /// Stops the ring. Returns the base for the next start, `None` when it did not run. Used chains that were not
-    /// published will be fetched again. The descriptors of [`Vring::set_call`] and [`Vring::set_err`] stay.
+    /// Stops the ring. Returns the base for the next start, or `None` if the ring was not started. Unpublished used
+    /// chains will be fetched again. The descriptors of [`Vring::set_call`] and [`Vring::set_err`] stay.
     pub fn stop(&mut self) -> Option<u32> {
         let base = self.ring.take().map(|ring| ring.base(&self.batch));
         self.forget_chains();
         self.kick = Kick::default();
-        // Nothing points into the memory any more.
+        // No pointer into the memory is left.
         self.memory = Arc::default();
         base
     }
 
-    /// Stops a ring found broken by [`Vring::fetch`], and reports it by the error descriptor.
+    /// Stops a ring in an invalid state found by [`Vring::fetch`], and reports the failure on the error descriptor.
     pub fn fail(&mut self) {
         self.err.notify();
         self.stop();
@@ -120,23 +121,23 @@ impl Vring {
         self.place.size
     }
 
-    /// Sets the descriptor for notifications to the driver; `None` turns them off.
+    /// Sets the descriptor for notifications to the driver. `None` turns notifications off.
     pub fn set_call(&mut self, call: Option<Event>) {
         self.call = CallNotifier::new(call);
     }
 
-    /// Sets the descriptor for [`Vring::fail`]'s report of a broken ring.
+    /// Sets the descriptor on which [`Vring::fail`] reports a failed ring.
     pub fn set_err(&mut self, err: Option<Event>) {
         self.err = CallNotifier::new(err);
     }
 
-    /// Sets whether the ring's own pages are marked in the dirty log.
+    /// Sets whether the pages of the ring are marked in the dirty log.
     pub fn set_logged(&mut self, is_logged: bool) {
         self.is_logged = is_logged;
     }
 
-    /// Fetches at most [`FETCH_MAX`](crate::ring::FETCH_MAX) chains after those that wait. Without a log it may write
-    /// bytes without meaning into buffers before anything is received in them.
+    /// Fetches at most [`FETCH_MAX`](crate::ring::FETCH_MAX) chains after the waiting chains. Without a log, the fetch
+    /// can write meaningless bytes into receive buffers before a frame is written there.
     ///
     /// # Errors
     /// Returns an error if the ring's state is invalid. The caller must then call [`Vring::fail`].
@@ -149,28 +150,28 @@ impl Vring {
         }
     }
 
-    /// Returns the fetched chains that wait, in order.
+    /// Returns the waiting chains, in order.
     #[inline]
     pub fn waiting(&self) -> &[Chain] {
         self.batch.waiting()
     }
 
-    /// Takes the next waiting chain. It must be given back by [`Vring::add_used`], in the order of the chains.
+    /// Takes the next waiting chain. The caller must return chains with [`Vring::add_used`], in the same order.
     #[inline]
     pub fn pop(&mut self) -> Option<Chain> {
         self.batch.pop()
     }
 
-    /// Returns the buffers of a chain that waits, or was taken since the last fetch.
+    /// Returns the buffers of a waiting chain, or of a chain taken since the last fetch.
     ///
     /// # Panics
-    /// Panics if the chain belongs to an earlier start of the ring, or to another ring.
+    /// Can panic if the chain was taken before the last fetch, or belongs to another ring.
     #[inline]
     pub fn buffers(&self, chain: &Chain) -> &[Buffer] {
         self.batch.buffers(chain)
     }
 
-    /// Gives a chain back, with `written` bytes written into it. The driver sees it after [`Vring::publish`].
+    /// Returns a chain as used, with `written` written bytes. The driver sees the used chain after [`Vring::publish`].
     #[inline]
     pub fn add_used(&mut self, chain: &Chain, written: u32) {
         if let Some(ring) = &mut self.ring {
@@ -185,9 +186,9 @@ impl Vring {
         self.staged
     }
 
-    /// Shows the driver all used chains in one step; `None` when there are none. If it needs a notification, call
-    /// [`Vring::notify`] now, or defer it: ask [`Vring::needs_notification`] later. Open frames are lost, and their chains
-    /// go back empty.
+    /// Publishes all used chains in one step. Returns `None` if there are none. If the driver needs a notification,
+    /// call [`Vring::notify`] now. To defer the notification, call [`Vring::needs_notification`] later. Open frames are
+    /// lost, and their chains are returned empty.
     #[inline]
     pub fn publish(&mut self, log: Option<&DirtyLog>) -> Option<Published> {
         if self.open.has_chains() {
@@ -198,23 +199,23 @@ impl Vring {
         }
         self.staged = 0;
         let published = self.ring.as_mut()?.publish(self.unsignalled);
-        // Marked after the write: a page copied between the two is copied again.
+        // Mark the pages after the write, so that a page copied before the mark is copied again.
         self.mark_written(log);
-        // A driver that needs no notification polls, and sees all slots.
+        // A driver that needs no notification is polling, and sees all slots.
         self.unsignalled =
             if published.needs_notification { self.unsignalled.saturating_add(published.slots.into()) } else { 0 };
         Some(published)
     }
 
-    /// Returns whether the driver still needs the deferred notification. This decides on it: nothing is unsignalled
-    /// afterwards.
+    /// Returns whether the driver still needs the deferred notification. This is the decision on it: no slot is
+    /// unsignalled afterwards.
     pub fn needs_notification(&mut self) -> bool {
         let unsignalled = std::mem::take(&mut self.unsignalled);
         self.ring.as_ref().is_some_and(|ring| ring.needs_notification(unsignalled))
     }
 
-    /// If the ring was driven before, counts all slots as unsignalled: an earlier device may have deferred a
-    /// notification. Returns whether it was.
+    /// Treats all slots as unsignalled if the ring was used before, because an earlier device can have deferred a
+    /// notification. Returns whether the ring was used before.
     pub fn inherit_unsignalled(&mut self) -> bool {
         let has_run = self.ring.as_ref().is_some_and(Ring::has_run);
         if has_run {
@@ -230,12 +231,12 @@ impl Vring {
         self.call.notify()
     }
 
-    /// Returns whether the driver has made at least `slots` more available than were fetched.
+    /// Returns whether the driver has made at least `slots` unfetched slots available.
     pub fn has_ahead(&self, slots: u16) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.has_ahead(slots))
     }
 
-    /// Asks the driver for a kick at its next chain. Fetch once more before you sleep: the driver may have added a
+    /// Requests a kick from the driver at its next chain. Fetch once more before you sleep: the driver can have added a
     /// chain before it saw this request.
     pub fn enable_notifications(&mut self, log: Option<&DirtyLog>) {
         self.wants_kicks = true;
@@ -245,7 +246,7 @@ impl Vring {
         self.mark_written(log);
     }
 
-    /// Asks the driver for no kicks, and forgets pending ones.
+    /// Tells the driver that no kicks are needed, and drops pending kicks.
     pub fn disable_notifications(&mut self, log: Option<&DirtyLog>) {
         self.wants_kicks = false;
         if let Some(ring) = &mut self.ring {
@@ -255,8 +256,8 @@ impl Vring {
         self.kick.drain();
     }
 
-    /// Returns whether a running ring will not announce chains. It has no descriptor for kicks, or was started after
-    /// the last request for them.
+    /// Returns whether a started ring will receive no kicks. Such a ring has no descriptor for kicks, or was started
+    /// after the last request for kicks.
     pub fn is_unannounced(&self) -> bool {
         self.is_started() && !(self.wants_kicks && self.kick.fd().is_some())
     }
@@ -266,7 +267,7 @@ impl Vring {
         self.kick.fd()
     }
 
-    /// Marks the written parts of the ring itself.
+    /// Marks the written parts of the ring in the dirty log.
     #[inline]
     fn mark_written(&self, log: Option<&DirtyLog>) {
         let (Some(log), Some(ring)) = (log.filter(|_| self.is_logged), &self.ring) else { return };

@@ -1,11 +1,11 @@
-//! Rings of arbitrary bytes lead no device out of the guest's memory.
+//! With rings of arbitrary bytes, no device accesses bytes outside the guest's memory.
 
 mod ring_bytes;
 
 use std::fs;
 use std::path::Path;
 
-/// A generator without a crate (xorshift64*): its numbers only have to differ.
+/// A number generator without a crate (xorshift64*). The numbers only have to differ.
 struct Numbers(u64);
 
 impl Numbers {

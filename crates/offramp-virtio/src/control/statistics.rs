@@ -1,4 +1,4 @@
-//! A device's statistics for its driver (virtio 1.4, 5.1.9.5.11): the kinds, and their layout in an answer.
+//! A device's statistics for its driver (virtio 1.4, 5.1.9.5.11): the kinds of statistics, and the layout of an answer.
 
 use bitflags::bitflags;
 use virtio_bindings::virtio_net::{
@@ -8,7 +8,7 @@ use virtio_bindings::virtio_net::{
 };
 
 bitflags! {
-    /// Kinds of statistics.
+    /// The kinds of statistics.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct StatisticsTypes: u64 {
         /// Received frames: notifications, packets, bytes, interrupts, drops, drops without a buffer.
@@ -17,18 +17,18 @@ bitflags! {
         const RX_CSUM = VIRTIO_NET_STATS_TYPE_RX_CSUM as u64;
         /// Received super-frames: packets, bytes, coalesced packets, coalesced bytes.
         const RX_GSO = VIRTIO_NET_STATS_TYPE_RX_GSO as u64;
-        /// Frames dropped by the limit on receive: packets, bytes.
+        /// Frames dropped by the receive rate limit: packets, bytes.
         const RX_SPEED = VIRTIO_NET_STATS_TYPE_RX_SPEED as u64;
-        /// Transmitted frames: notifications, packets, bytes, interrupts, drops, malformed ones.
+        /// Transmitted frames: notifications, packets, bytes, interrupts, drops, malformed frames.
         const TX_BASIC = VIRTIO_NET_STATS_TYPE_TX_BASIC as u64;
         /// Checksums of transmitted frames: none, to be computed.
         const TX_CSUM = VIRTIO_NET_STATS_TYPE_TX_CSUM as u64;
-        /// Transmitted super-frames: packets, bytes, both of the segments, and both of super-frames with a single
-        /// segment.
+        /// Transmitted super-frames: packets and bytes, packets and bytes of the segments, packets and bytes of
+        /// super-frames with a single segment.
         const TX_GSO = VIRTIO_NET_STATS_TYPE_TX_GSO as u64;
-        /// Frames dropped by the limit on transmit: packets, bytes.
+        /// Frames dropped by the transmit rate limit: packets, bytes.
         const TX_SPEED = VIRTIO_NET_STATS_TYPE_TX_SPEED as u64;
-        /// Commands: all, and the successful ones.
+        /// Control commands: all commands, successful commands.
         const CVQ = VIRTIO_NET_STATS_TYPE_CVQ;
     }
 }
@@ -39,7 +39,7 @@ impl StatisticsTypes {
     /// The kinds of a transmit queue.
     pub const TX: Self = Self::TX_BASIC.union(Self::TX_CSUM).union(Self::TX_GSO).union(Self::TX_SPEED);
 
-    /// Returns the number of counters of this kind (a single one).
+    /// Returns the number of counters of a single kind.
     fn counters(self) -> usize {
         match self {
             Self::CVQ | Self::TX_CSUM | Self::RX_SPEED | Self::TX_SPEED => 2,
@@ -49,20 +49,20 @@ impl StatisticsTypes {
     }
 }
 
-/// A driver's request for one queue's statistics (an element of `virtio_net_ctrl_queue_stats`).
+/// A request for one queue's statistics (an element of `virtio_net_ctrl_queue_stats`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatisticsOf {
-    /// The queue's index.
+    /// Index of the queue.
     pub vq_index: u16,
-    /// The requested kinds, including bits without a name.
+    /// Requested kinds, including unnamed bits.
     pub types: StatisticsTypes,
 }
 
-/// Bytes of an element.
+/// Length of an element in bytes.
 const REQUEST_LEN: usize = 16;
 
 impl StatisticsOf {
-    /// Reads the elements of a command; bytes after the last whole one are ignored.
+    /// Parses the elements of a command. Bytes after the last whole element are ignored.
     pub(super) fn parse(fields: &[u8]) -> Vec<Self> {
         let (elements, _) = fields.as_chunks::<REQUEST_LEN>();
         let of_element = |[low, high, _, _, _, _, _, _, types @ ..]: &[u8; REQUEST_LEN]| Self {
@@ -73,10 +73,11 @@ impl StatisticsOf {
     }
 }
 
-/// Appends the reply of one kind to an answer: `virtio_net_stats_reply_hdr`, then its counters. Missing counters are 0.
+/// Appends the reply for one kind to an answer: `virtio_net_stats_reply_hdr`, then the counters. Missing counters are
+/// written as 0.
 pub fn append_reply(answer: &mut Vec<u8>, vq_index: u16, kind: StatisticsTypes, counters: &[u64]) {
     let count = kind.counters();
-    // `size` counts the header, too.
+    // `size` includes the header.
     let size = (size_of::<u64>() * (1 + count)) as u16;
     let type_of_reply = kind.bits().trailing_zeros() as u8;
     answer.extend([type_of_reply, 0]);
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!((unknown[0].vq_index, unknown[0].types.bits()), (u16::MAX, u64::MAX));
     }
 
-    /// Sizes of the structures in Linux' `include/uapi/linux/virtio_net.h`.
+    /// Compares with the sizes of the structures in Linux' `include/uapi/linux/virtio_net.h`.
     #[test]
     fn replies_have_the_sizes_and_types_of_the_specification() {
         let sizes = [

@@ -1,4 +1,4 @@
-//! Fetched chains and their buffers.
+//! Fetched chains, and the buffers of the chains.
 
 use super::descriptor::{INDIRECT, NEXT, WRITE, prefetch, prefetch_to_write};
 use super::{BadChain, CHAIN_DESCRIPTORS_MAX, FETCH_BUFFERS_MAX, FETCH_MAX};
@@ -6,15 +6,15 @@ use crate::memory::{GuestMemory, Window};
 use crate::net_header::HEADER_LEN;
 use std::ptr::NonNull;
 
-/// Maximum number of taken chains in front of the waiting ones; then the waiting ones move to the front. Rare enough to
-/// cost nothing, small enough to stay in the cache.
+/// Maximum number of taken chains before the waiting chains in the vector. Beyond this number, the waiting chains move
+/// to the front. The move is rare enough to cost nothing, and the vector is small enough to stay in the cache.
 pub(super) const TAKEN_MAX: usize = 8 * FETCH_MAX;
 
-/// Bytes of a cache line.
+/// Length of a cache line in bytes.
 const LINE_LEN: usize = 64;
 
-/// A buffer of a chain, translated and checked. It is usable while its [`Vring`](crate::Vring) is borrowed: that keeps
-/// the memory mapped.
+/// A translated and checked buffer of a chain. The buffer is usable while its [`Vring`](crate::Vring) is borrowed,
+/// because the borrow keeps the memory mapped.
 #[derive(Debug)]
 pub struct Buffer {
     pub(crate) host: NonNull<u8>,
@@ -24,8 +24,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Prefetches the lines of up to `len` bytes from `offset`, to write them, within the buffer. Returns the number of
-    /// these bytes.
+    /// Prefetches the cache lines of up to `len` bytes from `offset` for writing, within the buffer. Returns the number
+    /// of these bytes.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize, len: usize) -> usize {
         let len = len.min((self.len as usize).saturating_sub(offset));
@@ -35,30 +35,30 @@ impl Buffer {
         len
     }
 
-    /// Takes the line of the byte at `offset` from its owner by a write; the byte has no meaning until the buffer is
-    /// used. A prefetch for writing does not take a line already readable by this processor, and the guest's processor
-    /// has read the earlier contents. The writes of a batch overlap; those of its frames come one by one.
+    /// Acquires ownership of the cache line at `offset` by a write. The byte has no meaning until the buffer is used. A
+    /// prefetch for writing does not acquire a line that this processor can already read, and the guest's processor has
+    /// read the earlier contents. The claims of a batch overlap, but the writes of its frames follow one another.
     #[inline]
     fn claim(&self, offset: usize) {
         if offset < self.len as usize {
-            // SAFETY: the byte lies in the buffer, which is mapped guest memory that the device may write.
+            // SAFETY: the byte lies in the buffer, which is mapped guest memory writable by the device.
             unsafe { self.host.as_ptr().add(offset).write_volatile(0) };
         }
     }
 
-    /// Returns the same buffer, for an open frame of the same vring.
+    /// Returns a copy of the buffer, for an open frame of the same vring.
     #[inline]
     pub(crate) fn of_the_same(&self) -> Self {
         Self { ..*self }
     }
 }
 
-/// A fetched chain. It belongs to one [`Vring`](crate::Vring).
+/// A fetched chain of one [`Vring`](crate::Vring).
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
-    /// The head's index (split) or the buffer ID (packed).
+    /// Index of the head (split), or buffer ID (packed).
     pub(super) id: u16,
-    /// Entries of the ring used by it: 1 in a split ring's available ring.
+    /// Number of ring entries of the chain. 1 in a split ring's available ring.
     pub(super) slots: u16,
     pub(super) first: u32,
     pub(super) count: u32,
@@ -66,14 +66,16 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Returns the bytes of all its buffers; 0 for an unusable chain that must only be given back.
+    /// Returns the total length of the chain's buffers in bytes. Returns 0 for an unusable chain, which must only be
+    /// returned.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a chain without bytes is a bad one")]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Returns the maximum number of descriptors read for it: its cost to fetch, and to copy in pieces.
+    /// Returns the maximum number of descriptors read for the chain. This number measures the cost to fetch the chain,
+    /// and to copy it in pieces.
     #[inline]
     pub fn descriptors(&self) -> usize {
         match self.count {
@@ -83,8 +85,8 @@ impl Chain {
     }
 }
 
-/// A used chain, not yet visible to the driver. Until then it stays in private memory: the driver polls the cache lines
-/// of its ring, and each line should change hands once.
+/// A used chain that is not yet published. The entry stays in private memory until then, because the driver polls the
+/// cache lines of its ring, and each line should move only once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Used {
     pub(super) id: u16,
@@ -92,20 +94,21 @@ pub(super) struct Used {
     pub(super) written: u32,
 }
 
-/// Fetched chains, not yet used, in the order of the ring.
+/// The fetched and unused chains, in the order of the ring.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(super) chains: Vec<Chain>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) next: usize,
-    /// Writable buffers are claimed. A dirty log would miss these writes.
+    /// True if writable buffers are claimed. With a dirty log they are not claimed, because the log would miss these
+    /// writes.
     pub(crate) claims: bool,
-    /// The direction of each buffer in a control queue: true if the device may write it (and not read it). Empty in
-    /// other rings, so that frames do not pay for it.
+    /// True for each buffer of a control queue that the device can write and must not read. Empty in other rings, to
+    /// save time per frame.
     pub(super) is_writable: Vec<bool>,
 }
 
-// SAFETY: the pointers of a batch are into guest memory that its vring keeps mapped; see `Region`.
+// SAFETY: the pointers of a batch point into guest memory that the batch's vring keeps mapped (see `Region`).
 unsafe impl Send for Batch {}
 
 impl Batch {
@@ -125,14 +128,15 @@ impl Batch {
         &self.buffers[chain.first as usize..][..chain.count as usize]
     }
 
-    /// Returns whether a fetch has reached its maximum number of buffers; it began with `buffers` buffers.
+    /// Returns whether a fetch has reached its maximum number of buffers. `buffers` is the number of buffers at the
+    /// start of the fetch.
     #[inline]
     pub(super) fn is_full(&self, buffers: usize) -> bool {
         self.buffers.len() - buffers >= FETCH_BUFFERS_MAX
     }
 
-    /// Adds a chain of one buffer with the flags `wanted` in the window; almost every chain is one. Returns `false` for
-    /// any other chain: it takes the slow path.
+    /// Adds a chain with a single buffer inside the window and with the flags `wanted`, like almost every chain.
+    /// Returns `false` for any other chain, which then takes the slow path.
     #[inline]
     pub(super) fn push_single(
         &mut self,
@@ -152,7 +156,7 @@ impl Batch {
         true
     }
 
-    /// Returns for each buffer of a control queue's chain whether the device may write it.
+    /// Returns for each buffer of a control queue's chain whether the device can write the buffer.
     pub fn is_writable(&self, chain: &Chain) -> &[bool] {
         &self.is_writable[chain.first as usize..][..chain.count as usize]
     }
@@ -162,7 +166,7 @@ impl Batch {
         self.is_writable.resize(self.buffers.len(), is_writable);
     }
 
-    /// Forgets the buffers of a bad chain, from `first` on.
+    /// Drops the buffers of a bad chain, from `first` on.
     pub(super) fn truncate(&mut self, first: usize) {
         self.buffers.truncate(first);
         self.is_writable.truncate(first);
@@ -176,12 +180,12 @@ impl Batch {
         Some(chain)
     }
 
-    /// Puts the last `chains` taken chains back to wait. Nothing was fetched since.
+    /// Returns the last `chains` taken chains to the waiting chains. The caller has fetched no chain since.
     pub fn wait_again(&mut self, chains: usize) {
         self.next = self.next.saturating_sub(chains);
     }
 
-    /// Forgets the taken chains. The waiting ones stay.
+    /// Drops the taken chains. The waiting chains stay.
     pub(super) fn make_room(&mut self) {
         if self.is_empty() {
             self.clear();
@@ -190,7 +194,7 @@ impl Batch {
         }
     }
 
-    /// Drops the taken chains before they pile up: in a receive ring, some chains may always wait.
+    /// Drops the taken chains before they accumulate. In a receive ring, some chains can always be waiting.
     #[cold]
     fn forget_taken(&mut self) {
         self.chains.drain(..self.next);
@@ -210,7 +214,7 @@ impl Batch {
         self.next = 0;
     }
 
-    /// Prefetches the first lines of every buffer from chain `from` on.
+    /// Prefetches the first cache lines of every buffer from chain `from` on.
     #[inline]
     pub(super) fn prefetch(&self, from: usize, writable: bool) {
         let first = self.chains.get(from).map_or(self.buffers.len(), |chain| chain.first as usize);
@@ -221,7 +225,7 @@ impl Batch {
                 if !is_apart(start, HEADER_LEN) {
                     buffer.claim(0);
                 }
-                // A header with a line for itself most often keeps its bytes, and is not written.
+                // A header in a separate line usually keeps its bytes, and is not written.
                 buffer.claim(LINE_LEN);
             } else {
                 prefetch(start.wrapping_add(LINE_LEN));
@@ -230,13 +234,13 @@ impl Batch {
     }
 }
 
-/// Returns whether the byte `offset` after `start` lies in another line than `start`.
+/// Returns whether the byte `offset` bytes after `start` lies in another cache line than `start`.
 #[inline]
 fn is_apart(start: *const u8, offset: usize) -> bool {
     start as usize % LINE_LEN + offset >= LINE_LEN
 }
 
-/// Adds one buffer of a chain, in pieces where it crosses the border of two regions.
+/// Adds one buffer of a chain, in pieces if it crosses the border of two regions.
 #[inline]
 pub(super) fn add_buffer(
     memory: &GuestMemory,

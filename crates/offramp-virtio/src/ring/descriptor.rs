@@ -1,29 +1,30 @@
-//! Common parts of both rings: flags, event indices, and reading of descriptors.
+//! The common parts of split and packed rings: flags, event indices, and reading of descriptors.
 
 use super::{BadChain, CHAIN_DESCRIPTORS_MAX};
 use crate::memory::GuestMemory;
 use std::ptr::NonNull;
 
-/// Descriptor flag: the chain goes on (virtio 1.3, 2.7.5, 2.8.1).
+/// Descriptor flag: the chain continues (virtio 1.3, 2.7.5, 2.8.1).
 pub(super) const NEXT: u16 = 1;
-/// Descriptor flag: the device may write (and not read) this buffer.
+/// Descriptor flag: the device can write this buffer, and must not read it.
 pub(super) const WRITE: u16 = 2;
 /// Descriptor flag: the buffer is a table of descriptors.
 pub(super) const INDIRECT: u16 = 4;
-/// Bytes of a descriptor, in either ring.
+/// Length of a descriptor of a split or packed ring, in bytes.
 pub(super) const DESCRIPTOR_LEN: u64 = 16;
 
-/// Reads a descriptor that the guest may be writing.
+/// Reads a descriptor that the guest can write at the same time.
 ///
 /// # Safety
 /// `at` points to a mapped, aligned descriptor. Every pattern of bytes is a valid `D`.
 #[inline]
 pub(super) unsafe fn read_descriptor<D: Copy>(at: NonNull<D>) -> D {
-    // SAFETY: as the caller promises. Volatile: it is read once, whatever the compiler thinks.
+    // SAFETY: the caller guarantees a mapped, aligned descriptor. The volatile access makes the compiler read it
+    // exactly once.
     unsafe { at.read_volatile() }
 }
 
-/// Returns the location of an indirect table of descriptors `D`, and their number.
+/// Returns the location of an indirect table of descriptors `D`, and the number of descriptors.
 pub(super) fn indirect_table<D>(memory: &GuestMemory, addr: u64, len: u32) -> Result<(NonNull<D>, u16), BadChain> {
     let entries = u64::from(len) / DESCRIPTOR_LEN;
     if entries == 0 || entries > u64::from(CHAIN_DESCRIPTORS_MAX) || !u64::from(len).is_multiple_of(DESCRIPTOR_LEN) {
@@ -36,8 +37,8 @@ pub(super) fn indirect_table<D>(memory: &GuestMemory, addr: u64, len: u32) -> Re
     Ok((table, entries as u16))
 }
 
-/// Returns whether the other side's requested index lies on the way from `old` to `new` (`vring_need_event`; virtio
-/// 1.3, 2.7.7.2 and 2.7.10).
+/// Returns whether the index `event`, requested by the other side, was passed from `old` to `new` (`vring_need_event`;
+/// virtio 1.3, 2.7.7.2 and 2.7.10).
 #[inline]
 pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
@@ -47,7 +48,7 @@ pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
 #[inline]
 pub(super) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address has no effect but on the caches.
+    // SAFETY: a prefetch of any address affects only the caches.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -56,12 +57,12 @@ pub(super) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Prefetches like [`prefetch`], and takes the line from its owner.
+/// Prefetches like [`prefetch`], and acquires ownership of the line.
 #[inline]
 pub(super) fn prefetch_to_write(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as in `prefetch`; a processor that does not know the instruction does nothing. The intrinsic for it
-    // becomes a plain prefetch unless the whole program is compiled for newer processors.
+    // SAFETY: a prefetch affects only the caches, and a processor without this instruction does nothing. The compiler's
+    // intrinsic becomes a plain prefetch unless the whole program is compiled for newer processors.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }

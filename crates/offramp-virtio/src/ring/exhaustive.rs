@@ -1,5 +1,5 @@
-//! Every case of a small size, against rules too slow for other uses: the arithmetic of both rings, their chains, and
-//! the borders of memory. Miri runs the same tests over fewer positions.
+//! Exhaustive tests of small sizes, compared with slow reference rules: the arithmetic and chains of split and packed
+//! rings, and the borders of memory. Miri runs the same tests with fewer positions.
 
 use super::chain::{add_buffer, close_chain};
 use super::descriptor::{INDIRECT, NEXT, WRITE, indirect_table, need_event};
@@ -13,14 +13,14 @@ const INDIRECT_AT: u64 = 0x80;
 const DRIVER_AT: u64 = 0x100;
 const DEVICE_AT: u64 = 0x200;
 const BUFFER_AT: u64 = 0x800;
-/// Flags of a packed descriptor.
+/// Flag of a packed descriptor.
 const AVAIL: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
 
-/// Reads as the guest does.
+/// Reads a value as the guest does.
 fn peek<T: Copy>(memory: &GuestMemory, at: u64) -> T {
     let host = memory.at_guest(at, size_of::<T>() as u64).unwrap().cast::<T>();
-    // SAFETY: the bytes lie in the page, every place here is aligned, and every pattern of bytes is a number.
+    // SAFETY: the bytes lie in the page, every address used here is aligned, and every pattern of bytes is a number.
     unsafe { host.read_volatile() }
 }
 
@@ -28,7 +28,7 @@ fn place(size: u16) -> RingPlace {
     RingPlace { size, descriptors: TABLE_AT, driver: DRIVER_AT, device: DEVICE_AT }
 }
 
-/// Positions of a split ring: all of them, or those about every wrap and sign.
+/// Returns positions of a split ring: all positions, or under Miri those near every wrap and sign change.
 fn indices() -> Vec<u16> {
     let about = |border: u16| (0..6).map(move |n| border.wrapping_sub(3).wrapping_add(n));
     if cfg!(miri) { [0, 0x8000].into_iter().flat_map(about).collect() } else { (0..=u16::MAX).collect() }
@@ -44,7 +44,7 @@ fn a_split_ring_of_every_small_size_goes_on_at_every_index() {
     for size in [1u16, 2, 4, 8] {
         let memory = page();
         (0..size).for_each(|at| split_descriptor(&memory, TABLE_AT, at, 0, 0));
-        // The driver uses its heads in an arbitrary order.
+        // The driver makes its heads available in an arbitrary order.
         let head = |slot: u16| (slot % size) ^ (size - 1);
         (0..size).for_each(|slot| poke(&memory, DRIVER_AT + 4 + 2 * u64::from(slot), head(slot)));
         let mut batch = Batch::default();
@@ -78,11 +78,11 @@ fn a_split_ring_of_every_small_size_goes_on_at_every_index() {
     }
 }
 
-/// Follows a chain with a list of the visited places. Each link is the next place of the chain, `None` at its end.
+/// Follows a chain with a list of the visited places. Each link is the next place of the chain, or `None` at the end.
 fn walk_naively(links: &[Option<u16>], head: u16) -> Result<usize, BadChain> {
     let (mut seen, mut at) = (vec![], head);
     loop {
-        // More links than the table has are also a loop.
+        // A chain with more links than the table is a loop.
         if seen.contains(&at) || seen.len() == links.len() {
             return Err(BadChain::Endless);
         }
@@ -95,7 +95,8 @@ fn walk_naively(links: &[Option<u16>], head: u16) -> Result<usize, BadChain> {
     }
 }
 
-/// All tables of `size` descriptors: each ends its chain, or leads to one of them or past the table.
+/// Returns all tables of `size` descriptors. Each descriptor ends its chain, links to a descriptor of the table, or
+/// links past the table.
 fn tables(size: u16) -> impl Iterator<Item = Vec<Option<u16>>> {
     let choices = u32::from(size) + 2;
     (0..choices.pow(size.into())).map(move |number| {
@@ -106,7 +107,7 @@ fn tables(size: u16) -> impl Iterator<Item = Vec<Option<u16>>> {
 
 #[test]
 fn every_table_of_up_to_four_split_descriptors_is_a_chain_a_loop_or_leads_out() {
-    // A table of three must be indirect: a ring's size is a power of two.
+    // A table of three must be indirect, because a ring's size is a power of two.
     let sizes = [(1, false), (2, false), (1, true), (2, true), (3, true), (4, false)];
     // The last size takes Miri many minutes.
     for (size, is_indirect) in sizes.into_iter().take(if cfg!(miri) { 5 } else { 6 }) {
@@ -141,8 +142,9 @@ fn every_table_of_up_to_four_split_descriptors_is_a_chain_a_loop_or_leads_out() 
     }
 }
 
-/// Judges a chain of consecutive descriptors by its flags alone. In a split ring each but the last goes on. An indirect
-/// table of a packed ring is a chain as a whole; if the device reads the table's buffers, `WRITE` means nothing in it.
+/// Checks a chain of consecutive descriptors by its flags. In a split ring, each descriptor except the last continues
+/// the chain. An indirect table of a packed ring is a whole chain, and if the device reads its buffers, `WRITE` has no
+/// meaning in the table.
 fn judge(flags: &[u16], is_packed: bool, direction: Direction) -> Result<usize, BadChain> {
     for (at, flags) in flags.iter().enumerate() {
         if flags & INDIRECT != 0 {
@@ -165,7 +167,7 @@ fn judge(flags: &[u16], is_packed: bool, direction: Direction) -> Result<usize, 
 
 #[test]
 fn a_chain_of_up_to_four_descriptors_with_any_flags_has_the_direction_of_its_ring_and_no_table_in_a_table() {
-    // A table without indirection is a split ring's own: its size is a power of two.
+    // A table without indirection is a split ring's descriptor table, so its size is a power of two.
     let split = [1u16, 2, 4].map(|size| (size, false, false));
     let indirect = [1, 2, 3, 4].into_iter().flat_map(|size| [(size, true, false), (size, true, true)]);
     let memory = page();
@@ -194,7 +196,7 @@ fn a_chain_of_up_to_four_descriptors_with_any_flags_has_the_direction_of_its_rin
                     poke(&memory, TABLE_AT, packed::Descriptor { addr: table, len, id: 0, flags: INDIRECT | AVAIL });
                 }
             }
-            // Only a split ring has these.
+            // Only a split ring has available and used indices.
             if !is_packed {
                 poke(&memory, DRIVER_AT + 4, 0u16);
                 poke(&memory, DRIVER_AT + 2, 1u16);
@@ -250,7 +252,7 @@ fn an_indirect_table_of_any_length_and_place_is_a_table_or_refused() {
     }
 }
 
-/// All positions of a packed ring.
+/// Returns all positions of a packed ring.
 fn positions(size: u16) -> impl Iterator<Item = Position> {
     [true, false].into_iter().flat_map(move |wrap| (0..size).map(move |index| Position { index, wrap }))
 }
@@ -269,11 +271,11 @@ fn packed_descriptor(memory: &GuestMemory, at: Position, id: u16, flags: u16) {
     poke(memory, DESCRIPTOR_LEN * u64::from(at.index), descriptor);
 }
 
-/// Writes descriptors as left by a driver that got all of them back in the laps before `at`.
+/// Writes descriptors in the state after a driver received all of them back in the laps before `at`.
 fn used_up_to(memory: &GuestMemory, at: Position, size: u16) {
     for nth in 0..size {
         let slot = after(at, nth, size);
-        // In the lap before, the counter has the other value.
+        // In the previous lap, the wrap counter has the other value.
         let flags = if slot.wrap { 0 } else { AVAIL | USED };
         poke(memory, DESCRIPTOR_LEN * u64::from(slot.index), packed::Descriptor { flags, ..Default::default() });
     }
@@ -286,7 +288,7 @@ fn every_division_of_a_packed_ring_into_chains_is_fetched_and_given_back_at_ever
     for size in 1..=largest {
         for start in positions(size) {
             for count in 0..=size {
-                // A bit for each descriptor but the last, set if its chain goes on.
+                // One bit per descriptor except the last, set if the chain continues.
                 for joints in 0..1u16 << count.saturating_sub(1) {
                     check_division(&memory, size, start, count, joints);
                 }
@@ -350,7 +352,7 @@ fn a_packed_ring_of_up_to_four_descriptors_with_any_flags_is_fetched_as_far_as_i
                     poke(&memory, DESCRIPTOR_LEN * u64::from(at), descriptor);
                 }
                 let base = u32::from(start.bits()) * 0x1_0001;
-                // A base of 0 has a test of its own.
+                // A base of 0 has a separate test.
                 let base = if base == 0 { 1 << 31 } else { base };
                 let start = Position::from_bits((base >> 16) as u16);
                 let mut ring = packed::Ring::new(&memory, &place(size), base, RingOptions::default(), None).unwrap();
@@ -362,7 +364,7 @@ fn a_packed_ring_of_up_to_four_descriptors_with_any_flags_is_fetched_as_far_as_i
     }
 }
 
-/// Counts the chains from `start` on: each begins with an available descriptor and ends before the lap is over.
+/// Counts the chains from `start` on. Each chain begins with an available descriptor and ends before the lap is over.
 fn fetch_naively(start: Position, size: u16, flags: impl Fn(u16) -> u16) -> Result<(usize, usize), Broken> {
     let (mut slots, mut chains) = (0, 0);
     while slots < size {
@@ -409,7 +411,7 @@ fn an_event_is_among_those_that_passed_for_every_distance_and_every_border() {
     let step = if cfg!(miri) { 4099 } else { 1 };
     for count in (0..=u16::MAX).step_by(step) {
         let about = |border: u16| (0..5).map(move |n| border.wrapping_add(n).wrapping_sub(2));
-        // The value of `old` does not matter: all three move together.
+        // The result does not depend on `old`, because all three values move together.
         for old in [0, 1, 0x7fff, 0x8000, 0xffff, count] {
             for distance in [0, count, 0x8000].into_iter().flat_map(about) {
                 let (event, new) = (old.wrapping_add(distance), old.wrapping_add(count));
@@ -432,7 +434,7 @@ fn every_address_and_length_about_the_borders_of_regions_is_inside_or_refused() 
     const LOW: u64 = 8;
     const TOP: u64 = u64::MAX - 8;
     let region = |guest, len| Extent { guest, user: guest, len, file_offset: 0 };
-    // Two regions that touch, a gap of two bytes, one more region, and one at the end of the address space.
+    // Two adjacent regions, a gap of two bytes, a third region, and a region at the end of the address space.
     let extents = [region(LOW, 8), region(LOW + 8, 4), region(LOW + 14, 2), region(TOP, 8)];
     let memory = GuestMemory::anonymous(&extents);
     let is_inside = |at: u64| extents.iter().any(|e| at.checked_sub(e.guest).is_some_and(|offset| offset < e.len));

@@ -1,4 +1,4 @@
-//! The packed ring (virtio 1.3, 2.8): one ring of descriptors, overwritten by both sides.
+//! The packed ring (virtio 1.3, 2.8): one ring of descriptors, overwritten by driver and device.
 
 use super::chain::{Batch, Chain, Used, add_buffer, close_chain};
 use super::descriptor::{DESCRIPTOR_LEN, INDIRECT, NEXT, WRITE, indirect_table, need_event, prefetch, read_descriptor};
@@ -15,34 +15,35 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(test)]
 mod tests;
 
-/// Distance in descriptors from the current one to the prefetched cache line: two lines.
+/// Distance from the current descriptor to the prefetched cache line, in descriptors. Equals two lines.
 const AHEAD: usize = 8;
 /// Descriptor flag: equals the driver's wrap counter when the descriptor is available (2.8.1).
 const AVAIL: u16 = 1 << 7;
 /// Descriptor flag: equals [`AVAIL`] when the descriptor is used (2.8.1).
 const USED: u16 = 1 << 15;
-/// Bytes of an event suppression structure (2.8.14).
+/// Length of an event suppression structure in bytes (2.8.14).
 pub(crate) const EVENT_LEN: u64 = 4;
-/// Event flags: every event is wanted (2.8.14).
+/// Event flags: every event is requested (2.8.14).
 const EVENT_ENABLE: u16 = 0;
-/// Event flags: no event is wanted.
+/// Event flags: no event is requested.
 const EVENT_DISABLE: u16 = 1;
-/// Event flags: an event is wanted for one descriptor (only with `EVENT_IDX`).
+/// Event flags: an event is requested for one descriptor (only with `EVENT_IDX`).
 const EVENT_DESCRIPTOR: u16 = 2;
-/// Base of a ring that has never run: both positions at its start, both wrap counters 1 (2.8.1).
+/// Base of a ring that has never run: the two positions are 0, and the two wrap counters are 1 (2.8.1).
 const BASE_NEW: u32 = 0x8000_8000;
 
 /// Returns whether no device has ever used a descriptor of this ring.
 ///
-/// Frontends without wrap counters (User Mode Linux) send a base of 0 for a new ring. Others send it for a ring that
-/// stopped at its start after an odd number of laps. The memory distinguishes the two. The last chain before that start
-/// was used with wrap counter 1, so its first descriptor has `USED`. The bit stays when the driver makes the
-/// descriptor available again, with wrap counter 0. Before the first used descriptor, a driver is in its first lap, and sets `AVAIL` alone.
+/// Frontends without wrap counters (User Mode Linux) send a base of 0 for a new ring. Other frontends send 0 for a ring
+/// that stopped at index 0 after an odd number of laps. The memory distinguishes the two cases. In the second case, the
+/// last chain was used with wrap counter 1, so its first descriptor has `USED`. The bit stays set when the driver makes
+/// the descriptor available again, with wrap counter 0. In the first case, the driver is in its first lap, and sets
+/// only `AVAIL`.
 ///
 /// # Safety
-/// `size` descriptors are mapped there, aligned.
+/// `size` aligned descriptors are mapped at `descriptors`.
 unsafe fn is_new(descriptors: NonNull<Descriptor>, size: u16) -> bool {
-    // SAFETY: `at` is below `size`, as the caller promises.
+    // SAFETY: `at` is below `size`, and the caller guarantees `size` descriptors.
     let flags = |at: u16| unsafe { read_descriptor(descriptors.add(at.into())) }.flags;
     (0..size).all(|at| flags(at) & USED == 0)
 }
@@ -76,20 +77,20 @@ pub(crate) struct Ring {
     driver_event: NonNull<u16>,
     device_event: NonNull<u16>,
     next_available: Position,
-    /// Position of the next used chain for the driver.
+    /// Position of the next chain to publish.
     next_used: Position,
-    /// Used chains to publish from `next_used` on.
+    /// Used chains to publish, from `next_used` on.
     staged: Vec<Used>,
-    /// The part of the inflight region that keeps the position for the next backend.
+    /// Part of the inflight region that stores the position for the next backend.
     inflight: Option<Part>,
 }
 
-// SAFETY: the pointers are into guest memory that the vring keeps mapped; see `Region`.
+// SAFETY: the pointers point into guest memory that the vring keeps mapped (see `Region`).
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Sets up the ring. `base`: the next available position in the low half and the next used one in the high half,
-    /// each with its wrap counter in the top bit (vhost-user, "Vring state").
+    /// Sets up the ring. `base` has the next available position in the low half, and the next used position in the high
+    /// half. The top bit of each half is the wrap counter (vhost-user, "Vring state").
     pub(crate) fn new(
         memory: &GuestMemory,
         place: &RingPlace,
@@ -109,11 +110,11 @@ impl Ring {
         if !descriptors.is_aligned() || !is_aligned(driver_event) || !is_aligned(device_event) {
             return Err(BadRing::Alignment);
         }
-        // SAFETY: `size` descriptors lie there, aligned, in memory that the caller keeps mapped.
+        // SAFETY: `size` aligned descriptors start at `descriptors`, in memory that the caller keeps mapped.
         let base = if base == 0 && unsafe { is_new(descriptors, size) } { BASE_NEW } else { base };
         let next_available = Position::from_bits(base as u16);
-        // All fetched chains are used in order, so both positions are equal when a ring starts. A frontend with only
-        // one of them sends the other as 0.
+        // All fetched chains are used in order, so the two positions are equal when a ring starts. A frontend with only
+        // one position sends the other position as 0.
         let next_used = match (base >> 16) as u16 {
             0 => next_available,
             bits => Position::from_bits(bits),
@@ -127,7 +128,7 @@ impl Ring {
             descriptors,
             driver_event: driver_event.cast(),
             device_event: device_event.cast(),
-            // Chains fetched but not used when the ring stopped are fetched again.
+            // Chains that were fetched but unused when the ring stopped are fetched again.
             next_available: next_used,
             next_used,
             staged: Vec::with_capacity(2 * FETCH_MAX),
@@ -137,7 +138,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Resumes at the end position of an earlier backend; the frontend cannot know it.
+    /// Resumes at the end position of an earlier backend. The frontend cannot know this position.
     fn resume(&mut self) -> Result<(), BadRing> {
         let Some(inflight) = &self.inflight else { return Ok(()) };
         if let Some(progress) = inflight.progress(self.size) {
@@ -145,7 +146,7 @@ impl Ring {
             if before.index >= self.size || after.index >= self.size || saved > self.size {
                 return Err(BadRing::Inflight);
             }
-            // The first descriptor of the last batch shows whether the driver has that batch.
+            // The first descriptor of the last batch shows whether the batch was published.
             let is_shown = before == after || !self.is_available(before.into());
             if !is_shown {
                 self.put_back(inflight, before.into(), saved);
@@ -157,18 +158,18 @@ impl Ring {
         Ok(())
     }
 
-    /// Restores the descriptors of a batch that were overwritten but not yet shown.
+    /// Restores the descriptors of a batch that were overwritten but not yet published.
     fn put_back(&self, inflight: &Part, first: Position, count: u16) {
         let mut at = first;
         for number in 0..count {
             let Saved { addr, len, id, flags, .. } = inflight.saved(number);
             let descriptor = Descriptor { addr, len, id, flags };
-            // SAFETY: the position is within the ring, which is aligned and mapped. The driver reads none of these
-            // descriptors before it sees the flags of the first one change.
+            // SAFETY: the position is within the ring, which is aligned and mapped. The driver reads these descriptors
+            // only after the flags of the first descriptor change.
             unsafe { self.descriptors.add(usize::from(at.index)).write_volatile(descriptor) };
             at.advance(1, self.size);
         }
-        // The driver sees the used descriptors before the inflight region forgets their chains.
+        // The descriptors must be restored before the inflight region drops their saved contents.
         fence(Ordering::SeqCst);
     }
 
@@ -192,17 +193,17 @@ impl Ring {
         inflight.begin(self.next_used.place(), after.place(), self.size, batch);
     }
 
-    /// Reads the flags of a descriptor; later reads of it return nothing older.
+    /// Reads the flags of a descriptor with acquire ordering: later reads of the descriptor return no older values.
     #[inline]
     fn flags(&self, index: u16) -> u16 {
         const FLAGS_AT: usize = 7;
         if cfg!(miri) {
-            // The driver's stores cover this whole word. Miri reports atomics of two sizes at one place as a race.
+            // The driver's store covers this whole word, and Miri reports atomics of two sizes at one place as a race.
             return (self.used_half(index).load(Ordering::Acquire) >> 48) as u16;
         }
         let descriptor = usize::from(index);
-        // SAFETY: the index is within the ring, which is aligned and mapped; an atomic may be shared with
-        // another process.
+        // SAFETY: the index is within the ring, which is aligned and mapped. Atomics can be shared with another
+        // process.
         let flags =
             unsafe { AtomicU16::from_ptr(self.descriptors.add(descriptor).cast::<u16>().add(FLAGS_AT).as_ptr()) };
         flags.load(Ordering::Acquire)
@@ -220,8 +221,8 @@ impl Ring {
         let (size, of_a_frame) = (self.size, self.options.direction.of_a_frame());
         let mut fetched = Fetched::default();
         let mut at = self.next_available;
-        // A driver cannot make a descriptor available before the device gave it back. If it tries, a batch would never end, and
-        // would overwrite itself when shown.
+        // A driver cannot make a descriptor available before the device has returned it. Without this limit, a
+        // violation would make a batch endless, and the published batch would overwrite itself.
         let mut free = size.saturating_sub(at.ahead_of(self.next_used, size));
         let buffers = batch.buffers.len();
         for _ in 0..FETCH_MAX {
@@ -229,7 +230,7 @@ impl Ring {
                 break;
             }
             let ahead = usize::from(at.index) + AHEAD;
-            // SAFETY: only an address for a prefetch is made; it is never read when beyond the ring.
+            // SAFETY: the address is only prefetched, and never read if it lies past the ring.
             prefetch(self.descriptors.as_ptr().wrapping_add(ahead).cast());
             // SAFETY: the position is within the ring, which is aligned and mapped.
             let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(at.index))) };
@@ -244,7 +245,7 @@ impl Ring {
             let slots = self.fetch_chain(memory, batch, free, &mut fetched)?;
             at.advance(slots, size);
             free -= slots;
-            // A bad chain ends the batch: it may have cost a long walk.
+            // A bad chain ends the batch, because its walk can have been long.
             if fetched.bad > 0 || batch.is_full(buffers) {
                 break;
             }
@@ -253,7 +254,7 @@ impl Ring {
         Ok(fetched)
     }
 
-    /// Fetches a chain of any shape, even a bad one, of `free` slots at most. Returns its number of slots.
+    /// Fetches a chain of any shape, even a bad one, of at most `free` slots. Returns the chain's number of slots.
     #[inline(never)]
     fn fetch_chain(
         &self,
@@ -279,8 +280,8 @@ impl Ring {
         Ok(slots)
     }
 
-    /// Follows a chain. Returns its ID (from the last descriptor), its number of slots, and whether its buffers can be
-    /// used. A chain without an end cannot be given back, nor one of more than `free` slots.
+    /// Follows a chain. Returns the chain's ID (from the last descriptor), the number of slots, and whether the buffers
+    /// are usable. A chain without an end, or of more than `free` slots, cannot be returned and is an error.
     #[inline]
     fn walk(
         &self,
@@ -340,7 +341,7 @@ impl Ring {
                 return Err(BadChain::Indirect);
             }
             if self.options.direction == Direction::Transmit {
-                // DPDK's driver leaves WRITE set in tables for transmit. Reading such a buffer harms nobody.
+                // DPDK's driver leaves WRITE set in tables for transmit. Reading such a buffer is harmless.
                 Self::add_any(memory, &descriptor, batch)?;
             } else {
                 self.add(memory, &descriptor, batch)?;
@@ -351,7 +352,7 @@ impl Ring {
 
     #[inline]
     pub(crate) fn add_used(&mut self, chain: &Chain, written: u32) {
-        // A chain fetched from a larger ring must not reach beyond this one.
+        // A chain fetched from a larger ring must not exceed this ring.
         let slots = chain.slots.min(self.size);
         self.staged.push(Used { id: chain.id, slots, written });
     }
@@ -359,12 +360,13 @@ impl Ring {
     /// Returns the driver's view of a used descriptor: `len`, `id` and `flags`, written in one store.
     #[inline]
     fn used_half(&self, index: u16) -> &AtomicU64 {
-        // SAFETY: the index is within the ring, which is aligned to 8 and mapped; an atomic may be shared with
-        // another process.
+        // SAFETY: the index is within the ring, which is aligned to 8 and mapped. Atomics can be shared with another
+        // process.
         unsafe { AtomicU64::from_ptr(self.descriptors.add(usize::from(index)).cast::<u64>().add(1).as_ptr()) }
     }
 
-    /// Overwrites the descriptors of the staged chains, the first one last: its flags show the whole batch.
+    /// Overwrites the descriptors of the staged chains. The flags of the first descriptor are written last, and publish
+    /// the whole batch.
     #[inline]
     pub(crate) fn publish(&mut self, unsignalled: u32) -> Published {
         if let Some(inflight) = &self.inflight {
@@ -387,7 +389,8 @@ impl Ring {
         self.next_used = at;
         let Some((index, half)) = first else { return Published::default() };
         self.used_half(index).store(half, Ordering::Release);
-        // The driver writes its event suppression and then reads the flags; the device does the reverse.
+        // The driver writes its event suppression and then reads the flags. The device writes the flags and then reads
+        // the event suppression.
         fence(Ordering::SeqCst);
         if let Some(inflight) = &self.inflight {
             inflight.settle(self.next_used.place(), self.size);
@@ -397,16 +400,16 @@ impl Ring {
 
     #[inline]
     pub(crate) fn needs_notification(&self, unsignalled: u32) -> bool {
-        // SAFETY: the structure was found to lie in guest memory, aligned to 4.
+        // SAFETY: the structure was checked to lie in guest memory, aligned to 4.
         let event = unsafe { AtomicU32::from_ptr(self.driver_event.cast().as_ptr()) }.load(Ordering::Relaxed);
         let (wanted, flags) = (Position::from_bits(event as u16), (event >> 16) as u16 & 3);
         match flags {
             EVENT_DISABLE => false,
-            // After more than one lap every position was passed, and one wrap bit cannot tell the lap.
+            // After more than one lap, every position was passed, and a single wrap bit cannot identify the lap.
             EVENT_DESCRIPTOR if self.options.event_idx && unsignalled <= u32::from(self.size) => {
                 let new = self.next_used.index;
                 let old = new.wrapping_sub(unsignalled as u16);
-                // A descriptor of the previous lap is a whole ring before it.
+                // A descriptor of the previous lap lies one ring size earlier.
                 let lap = if wanted.wrap == self.next_used.wrap { 0 } else { self.size };
                 need_event(wanted.index.wrapping_sub(lap), new, old)
             }
@@ -437,7 +440,7 @@ impl Ring {
     }
 
     fn set_device_event(&self, event: u32) {
-        // SAFETY: the structure was found to lie in guest memory, aligned to 4.
+        // SAFETY: the structure was checked to lie in guest memory, aligned to 4.
         unsafe { AtomicU32::from_ptr(self.device_event.cast().as_ptr()) }.store(event, Ordering::Relaxed);
     }
 

@@ -2,10 +2,10 @@
 
 use crate::inflight::Place;
 
-/// The wrap counter's bit beside a 15-bit index.
+/// Bit of the wrap counter, above a 15-bit index.
 const WRAP: u16 = 1 << 15;
 
-/// A place in the ring and the lap's counter.
+/// A position in a packed ring: index and wrap counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     pub index: u16,
@@ -40,7 +40,7 @@ impl Position {
         }
     }
 
-    /// Returns the slots from `earlier` to here: a lap at most.
+    /// Returns the number of slots from `earlier` to this position, at most one lap.
     pub(super) fn ahead_of(self, earlier: Self, size: u16) -> u16 {
         let lap = if self.wrap == earlier.wrap { 0 } else { size };
         (self.index + lap).saturating_sub(earlier.index)

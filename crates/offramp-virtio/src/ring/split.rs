@@ -10,18 +10,18 @@ use crate::memory::{GuestMemory, clamped};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-/// `flags` of the available ring: the driver wants no notifications.
+/// Value of `flags` in the available ring: the driver requests no notifications.
 const NO_INTERRUPT: u16 = 1;
-/// `flags` of the used ring: the device wants no notifications.
+/// Value of `flags` in the used ring: the device requests no kicks.
 const NO_NOTIFY: u16 = 1;
-/// Bytes of `flags` and `idx` in front of either ring's entries.
+/// Length of `flags` and `idx` before the entries of the available or used ring, in bytes.
 const RING_HEADER_LEN: u64 = 4;
 const AVAILABLE_ENTRY_LEN: u64 = 2;
 const USED_ENTRY_LEN: u64 = 8;
-/// Bytes of `used_event` or `avail_event` after either ring's entries.
+/// Length of `used_event` or `avail_event` after the entries of the available or used ring, in bytes.
 const EVENT_LEN: u64 = 2;
 
-/// Returns the bytes of a used ring.
+/// Returns the length of a used ring in bytes.
 pub(crate) fn used_len(size: u64) -> u64 {
     RING_HEADER_LEN + size * USED_ENTRY_LEN + EVENT_LEN
 }
@@ -46,9 +46,9 @@ pub(crate) struct Ring {
     descriptors: NonNull<Descriptor>,
     available: NonNull<u16>,
     used: NonNull<u16>,
-    /// Entries of the available ring that were read.
+    /// Number of entries read from the available ring.
     next_available: u16,
-    /// Entries of the used ring visible to the driver.
+    /// Number of entries of the used ring visible to the driver.
     published: u16,
     /// Used chains not yet visible to the driver.
     staged: Vec<Used>,
@@ -80,8 +80,9 @@ impl Ring {
         let used = used.cast();
         let staged = Vec::with_capacity(2 * FETCH_MAX);
         let mut ring = Self { size, options, descriptors, available, used, next_available: 0, published: 0, staged };
-        // All fetched chains were used, in order, before the frontend could ask for a base. So the ring resumes at the
-        // used index. This also holds after a killed backend, and for frontends that have no base and send 0 (DPDK's).
+        // All fetched chains were used, in order, before the frontend could request a base. So the ring resumes at the
+        // used index. This also holds after a backend was killed, and for frontends without a base that send 0
+        // (DPDK's).
         ring.published = ring.word(ring.used, 1).load(Ordering::Acquire);
         ring.next_available = ring.published;
         Ok(ring)
@@ -91,8 +92,8 @@ impl Ring {
     #[inline]
     fn word(&self, ring: NonNull<u16>, at: usize) -> &AtomicU16 {
         debug_assert!(at < 3 + 4 * usize::from(self.size));
-        // SAFETY: both rings were found to lie in guest memory with their event word, aligned to 2; an
-        // atomic may be shared with another process.
+        // SAFETY: the available and used rings were checked to lie in guest memory with their event word, aligned to 2.
+        // Atomics can be shared with another process.
         unsafe { AtomicU16::from_ptr(ring.add(at).as_ptr()) }
     }
 
@@ -100,8 +101,8 @@ impl Ring {
     pub(crate) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         let available = self.word(self.available, 1).load(Ordering::Acquire);
         let waiting = available.wrapping_sub(self.next_available);
-        // A driver that waits for used chains has at most a full ring in the device's hands. A driver that does not
-        // wait could keep a batch from ever ending.
+        // A driver that waits for used chains has at most a full ring of chains at the device. Without this check, a
+        // driver that does not wait could make a batch endless.
         if waiting > self.size || available.wrapping_sub(self.published) > self.size {
             return Err(Broken::AvailableIndex);
         }
@@ -139,11 +140,11 @@ impl Ring {
                 }
                 Err(reason) => {
                     batch.truncate(first);
-                    // It must not overtake unused chains fetched before it.
+                    // The bad chain must not overtake unused chains fetched before it.
                     batch.chains.push(Chain { id: head, slots: 1, first: first as u32, count: 0, len: 0 });
                     fetched.bad += 1;
                     fetched.reason = Some(reason);
-                    // It may have cost a long walk.
+                    // The walk of the bad chain can have been long.
                     break;
                 }
             }
@@ -215,13 +216,13 @@ impl Ring {
         self.staged.push(Used { id: chain.id, slots: chain.slots, written });
     }
 
-    /// Writes the staged entries after the visible ones.
+    /// Writes the staged entries after the visible entries.
     fn write_used(&mut self) -> u16 {
         let mut next = self.published;
         for used in self.staged.drain(..) {
             let at = usize::from(next & (self.size - 1));
-            // SAFETY: the entry lies in the used ring, which is aligned to 4. Only the driver's later reads of
-            // `idx` order these writes.
+            // SAFETY: the entry lies in the used ring, which is aligned to 4. The later store of `idx` orders these
+            // writes for the driver.
             unsafe {
                 let words = self.used.cast::<u32>().as_ptr().add(1 + 2 * at);
                 words.write_volatile(u32::from(used.id));
@@ -240,7 +241,8 @@ impl Ring {
         let (old, new) = (self.published, self.write_used());
         self.published = new;
         self.word(self.used, 1).store(new, Ordering::Release);
-        // The driver writes its event suppression and then reads idx; the device does the reverse.
+        // The driver writes its event suppression and then reads `idx`. The device writes `idx` and then reads the
+        // event suppression.
         fence(Ordering::SeqCst);
         let slots = new.wrapping_sub(old);
         Published { slots, needs_notification: self.needs_notification(unsignalled.saturating_add(u32::from(slots))) }
@@ -252,7 +254,7 @@ impl Ring {
             return self.word(self.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0;
         }
         let event = self.word(self.available, 2 + usize::from(self.size)).load(Ordering::Relaxed);
-        // More than 65535 entries pass every index.
+        // With more than 65535 entries, every index was passed.
         let Ok(unsignalled) = u16::try_from(unsignalled) else { return true };
         need_event(event, self.published, self.published.wrapping_sub(unsignalled))
     }
@@ -277,7 +279,7 @@ impl Ring {
     }
 
     pub(crate) fn disable_notifications(&mut self) {
-        // With EVENT_IDX the ring has passed the requested index: no kick comes for it.
+        // With EVENT_IDX, the ring has passed the requested index, so the driver sends no kick.
         if !self.options.event_idx {
             self.word(self.used, 0).store(NO_NOTIFY, Ordering::Relaxed);
         }

@@ -1,26 +1,26 @@
-//! Ring arithmetic without memory, and the rings' reaction to a driver that does not wait. The rings themselves are
-//! judged from outside, by a driver that shares no code with them (`tests/vhost_*.rs`).
+//! Tests of ring arithmetic without memory, and of the rings' reaction to a driver that does not wait. Integration
+//! tests check whole rings with a driver that shares no code with them (`tests/vhost_*.rs`).
 
 use super::chain::TAKEN_MAX;
 use super::descriptor::{NEXT, WRITE, need_event};
 use super::*;
 use crate::memory::Extent;
 
-/// Entries of the rings here.
+/// Number of entries in the test rings.
 const ENTRIES: u16 = 4;
 const PLACE: RingPlace = RingPlace { size: ENTRIES, descriptors: 0, driver: 0x100, device: 0x200 };
 const BUFFER_AT: u64 = 0x800;
 const BUFFER_LEN: u32 = 100;
 
-/// A page of a guest.
+/// Returns a page of guest memory.
 pub(super) fn page() -> GuestMemory {
     GuestMemory::anonymous(&[Extent { guest: 0, user: 0, len: 4096, file_offset: 0 }])
 }
 
-/// Writes as the guest does.
+/// Writes a value as the guest does.
 pub(super) fn poke<T>(memory: &GuestMemory, at: u64, value: T) {
     let host = memory.at_guest(at, size_of::<T>() as u64).unwrap().cast::<T>();
-    // SAFETY: the bytes lie in the page, and every place here is aligned.
+    // SAFETY: the bytes lie in the page, and every address used here is aligned.
     unsafe { host.write_volatile(value) };
 }
 
@@ -29,7 +29,7 @@ fn receive_ring(memory: &GuestMemory, is_packed: bool) -> Ring {
     Ring::new(memory, is_packed, &PLACE, if is_packed { 1 << 15 } else { 0 }, options, None).unwrap()
 }
 
-/// Gives back all waiting chains. The driver does not see them yet.
+/// Uses all waiting chains, without publishing them.
 fn use_all(ring: &mut Ring, batch: &mut Batch) {
     while let Some(chain) = batch.pop() {
         ring.add_used(&chain, 0);
@@ -84,7 +84,7 @@ fn an_event_is_passed_exactly_when_an_index_on_the_way_is_it() {
         for count in [0, 1, 2, 31, 256_u16] {
             let new = old.wrapping_add(count);
             for event in (0..600_u16).map(|n| old.wrapping_sub(300).wrapping_add(n)) {
-                // The index after each of the newly visible entries.
+                // Compare with the index after each newly visible entry.
                 let naive = (0..count).any(|n| old.wrapping_add(n) == event);
                 assert_eq!(need_event(event, new, old), naive, "event {event}, {old} to {new}");
             }
@@ -112,7 +112,7 @@ fn what_was_taken_does_not_pile_up_before_what_always_waits() {
     let host = std::ptr::NonNull::dangling();
     for _ in 0..10_000 {
         batch.make_room();
-        // One chain waits whenever the next ones are fetched.
+        // One chain is waiting at every fetch.
         while batch.waiting().len() < 3 {
             let first = batch.buffers.len() as u32;
             batch.buffers.push(Buffer { host, guest: u64::from(next), len: 1 });
@@ -128,7 +128,7 @@ fn what_was_taken_does_not_pile_up_before_what_always_waits() {
     }
 }
 
-/// Entries of a ring large enough for chains above the maximum length.
+/// Number of entries in a ring with room for chains above the maximum length.
 const LARGE: u16 = 4 * CHAIN_DESCRIPTORS_MAX;
 const LARGE_PLACE: RingPlace = RingPlace { size: LARGE, descriptors: 0, driver: 0x2_0000, device: 0x3_0000 };
 
@@ -162,7 +162,7 @@ fn a_chain_is_followed_as_far_as_those_of_other_devices_and_a_fetch_ends_after_o
         let (longest, memory, mut batch) = (CHAIN_DESCRIPTORS_MAX, memory(), Batch::default());
         let mut ring = ring_of_chains(&memory, is_packed, &[longest + 1, longest, longest, 1]);
         let fetched = |chains, bad, reason| Fetched { chains, bad, reason };
-        // Nothing is fetched after a chain above the maximum; chains of maximum length are fetched one by one.
+        // No chain is fetched after a chain above the maximum length. Chains of maximum length are fetched one by one.
         assert_eq!(ring.fetch(&memory, &mut batch).unwrap(), fetched(0, 1, Some(BadChain::TooMany)));
         for _ in 0..3 {
             assert_eq!(ring.fetch(&memory, &mut batch).unwrap(), fetched(1, 0, None));

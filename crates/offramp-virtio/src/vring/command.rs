@@ -1,14 +1,14 @@
-//! Commands of a control queue (virtio 1.3, 5.1.6.5): the driver writes the first buffers of a chain, the device its answer
-//! into the others.
+//! Commands of a control queue (virtio 1.3, 5.1.6.5). The driver writes the first buffers of a chain, and the device
+//! writes its answer into the remaining buffers.
 
 use super::Vring;
 use crate::dirty_log::DirtyLog;
 use crate::ring::{Buffer, Chain};
 
 impl Vring {
-    /// Copies a command into private memory. Returns it with the maximum length of its answer. Returns `None` if the
-    /// chain cannot be used, a buffer to read follows one to write (virtio 1.3, 2.7.4.2), or the command is longer than
-    /// `len_max` bytes.
+    /// Copies a command into private memory. Returns the command and the maximum length of its answer. Returns `None`
+    /// if the chain is unusable, if a buffer to read follows a buffer to write (virtio 1.3, 2.7.4.2), or if the command
+    /// exceeds `len_max` bytes.
     pub fn read_command(&self, chain: &Chain, len_max: usize) -> Option<(Vec<u8>, usize)> {
         let (buffers, is_writable) = (self.buffers(chain), self.batch.is_writable(chain));
         let readable = is_writable.iter().take_while(|is_writable| !**is_writable).count();
@@ -27,7 +27,7 @@ impl Vring {
         Some((command, answer.iter().map(Buffer::len).sum()))
     }
 
-    /// Writes an answer, truncated to its room, and gives the chain back.
+    /// Writes an answer, truncated to the room in the chain, and returns the chain as used.
     pub fn answer(&mut self, chain: &Chain, answer: &[u8], log: Option<&DirtyLog>) {
         let mut rest = answer;
         let buffers = self.buffers(chain).iter().zip(self.batch.is_writable(chain));

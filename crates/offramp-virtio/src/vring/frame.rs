@@ -1,6 +1,6 @@
-//! Frames with their headers, between chains and private memory.
+//! Copies of frames with headers between chains and private memory.
 //!
-//! Callers check lengths first. The copies stay within buffers and slices for all lengths.
+//! Callers check lengths first. The copies stay within buffers and slices for every length.
 
 use super::Vring;
 use crate::dirty_log::DirtyLog;
@@ -20,7 +20,7 @@ pub fn copied_bytes() -> u64 {
     COPIED.with(std::cell::Cell::get)
 }
 
-/// With the feature `count`, counts `bytes` copied bytes of a frame.
+/// Counts `bytes` copied bytes of a frame, if the feature `count` is enabled.
 #[inline]
 fn copied(bytes: usize) {
     #[cfg(feature = "count")]
@@ -29,8 +29,8 @@ fn copied(bytes: usize) {
 }
 
 impl Vring {
-    /// Copies a transmitted frame, and `header_len` bytes of header before it, into private memory. Returns the frame's
-    /// length; `None` when the chain holds no frame, or a longer one than `frame`.
+    /// Copies a transmitted frame, and the `header_len` bytes of header before it, into private memory. Returns the
+    /// frame's length. Returns `None` if the chain contains no frame, or a frame longer than `frame`.
     #[inline]
     pub fn read_frame(
         &self,
@@ -48,7 +48,7 @@ impl Vring {
             return Some(len);
         }
         if header_len > HEADER_LEN {
-            // The driver's bytes in the place of a hash are ignored.
+            // The driver's bytes at the place of the hash are ignored.
             let mut with_hash = [0; HASH_HEADER_LEN];
             read_scattered(buffers, &mut with_hash[..header_len], &mut frame[..len]);
             header.copy_from_slice(&with_hash[..HEADER_LEN]);
@@ -69,8 +69,8 @@ impl Vring {
         Some(len)
     }
 
-    /// Writes a received frame into the next `chains` waiting chains, and adds these to the used ones; `header` gets
-    /// their number. Each chain but the last is filled completely (virtio 1.3, 5.1.6.4.1).
+    /// Writes a received frame into the next `chains` waiting chains, and adds these chains to the used chains. Writes
+    /// the number of chains into `header`. Each chain except the last is filled completely (virtio 1.3, 5.1.6.4.1).
     #[inline]
     pub fn write_frame(
         &mut self,
@@ -107,40 +107,41 @@ impl Vring {
 }
 
 impl Buffer {
-    /// Returns the bytes of the buffer.
+    /// Returns the length of the buffer in bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "no buffer is empty")]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Copies bytes from `offset` into private memory, up to the buffer's end.
+    /// Copies bytes from `offset` on into private memory, up to the buffer's end.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         let len = out.len().min(self.len().saturating_sub(offset));
-        // Load-bearing: these bytes are read only this once. All later checks, parses and changes use the private copy,
-        // so a guest that writes meanwhile changes no checked byte. Never look at a byte of the buffer before or after.
-        // SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an offset past its end copies nothing),
-        // and `out` is private. The guest may write meanwhile: then the copy holds some of either, and only the copy
-        // is looked at.
+        // Security depends on this: these bytes are read only once. All later checks, parses and changes use the
+        // private copy, so a guest that writes at the same time changes no checked byte. Never read a byte of the
+        // buffer before or after this copy. SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an
+        // offset past its end copies nothing), and `out` is private. If the guest writes during the copy, the copy
+        // contains a mix of old and new bytes, and only the copy is read afterwards.
         unsafe { copy_shared(self.host.as_ptr().wrapping_add(offset), out.as_mut_ptr(), len) };
     }
 
-    /// Copies bytes into the buffer from `offset`, up to its end.
+    /// Copies bytes into the buffer from `offset` on, up to the buffer's end.
     #[inline]
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let len = bytes.len().min(self.len().saturating_sub(offset));
-        // SAFETY: as in `read`; `bytes` is never part of guest memory, to which nobody has a reference.
+        // SAFETY: `offset + len` bytes of the buffer are mapped guest memory. `bytes` is never part of guest memory,
+        // because no reference into guest memory exists.
         unsafe { copy_shared(bytes.as_ptr(), self.host.as_ptr().wrapping_add(offset), len) };
     }
 
-    /// Reads a complete header at the front: two loads, neither repeated nor left out by the compiler.
+    /// Reads a complete header at the front with two volatile loads, which the compiler neither repeats nor omits.
     #[inline]
     fn header(&self) -> Option<[u8; HEADER_LEN]> {
         if self.len() < HEADER_LEN {
             return None;
         }
-        // SAFETY: as in `read`, for the first bytes of a buffer that has them; the types need no alignment.
+        // SAFETY: the buffer is mapped guest memory and has at least these bytes, and the types need no alignment.
         let (Unaligned(first), Unaligned(last)) = unsafe {
             let last = self.host.add(size_of::<u64>());
             (self.host.cast::<Unaligned<u64>>().read_volatile(), last.cast::<Unaligned<u32>>().read_volatile())
@@ -151,19 +152,20 @@ impl Buffer {
         Some(header)
     }
 
-    /// Writes a header of [`HEADER_LEN`] bytes, or of [`HASH_HEADER_LEN`], and the frame, if they fit.
+    /// Writes a header of [`HEADER_LEN`] or [`HASH_HEADER_LEN`] bytes, and the frame, if the buffer has room. Returns
+    /// whether it has.
     #[inline]
     fn write_whole(&self, header: &NetHeader, header_len: usize, frame: &[u8]) -> bool {
         let fits = self.len() >= header_len + frame.len();
         if fits {
             let (first, last) = header.words();
-            // SAFETY: as in `read` and `write`, for the first bytes of a buffer that has them.
+            // SAFETY: the buffer is mapped guest memory and has at least these bytes.
             unsafe {
                 write_changed(self.host.cast::<u64>(), first.to_le());
                 write_changed(self.host.add(size_of::<u64>()).cast::<u32>(), last.to_le());
             }
             if header_len == HASH_HEADER_LEN {
-                // SAFETY: as above: the buffer has these 8 bytes, too.
+                // SAFETY: the buffer is mapped guest memory and has these 8 bytes.
                 unsafe { write_changed(self.host.add(HEADER_LEN).cast::<u64>(), header.hash_word().to_le()) };
             }
             self.write(header_len, frame);
@@ -171,8 +173,8 @@ impl Buffer {
         fits
     }
 
-    /// Fills the buffer with the bytes of header and frame, seen as one sequence, from its offset `at` on. Returns the
-    /// number of bytes written.
+    /// Fills the buffer with the bytes of header and frame, treated as one sequence, from offset `at` of the sequence
+    /// on. Returns the number of written bytes.
     #[inline]
     pub(super) fn write_piece(&self, header: &[u8], frame: &[u8], at: usize) -> usize {
         let room = self.len();
@@ -186,14 +188,15 @@ impl Buffer {
     }
 }
 
-/// Writes a part of a header if it differs. The next frame in a buffer most often has the same header as the one
-/// before, and an unwritten line stays in the caches of both sides.
+/// Writes a part of a header if the part differs. The next frame in a buffer usually has the same header as the
+/// previous frame, and an unwritten line stays in the caches of driver and device.
 ///
 /// # Safety
-/// `to` is guest memory that is mapped.
+/// `to` points to mapped guest memory with room for a `T`.
 #[inline]
 unsafe fn write_changed<T: Copy + PartialEq>(to: NonNull<T>, part: T) {
-    // SAFETY: as the caller promises. A guest that writes there meanwhile finds a header of its own making.
+    // SAFETY: the caller guarantees mapped guest memory. A guest that writes here at the same time only corrupts its
+    // own header.
     unsafe {
         let to = to.cast::<Unaligned<T>>();
         let Unaligned(old) = to.read_volatile();

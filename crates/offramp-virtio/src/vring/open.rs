@@ -1,18 +1,18 @@
-//! Received frames, written into the driver's buffers piece by piece, several at a time.
+//! Received frames that are written into the driver's buffers piece by piece, several frames at a time.
 //!
-//! Chains are given back in the order of the frames' commits. It may differ from the order of their fetches, so a
-//! driver with `IN_ORDER` (virtio 1.3, 2.7.9) must not get frames this way.
+//! Chains are returned in the order in which frames are committed. This order can differ from the order of the fetch,
+//! so this module must not be used with `IN_ORDER` (virtio 1.3, 2.7.9).
 //!
-//! Nothing is published while a frame is open. If this device is killed, the next one treats all chains before the
-//! first unused one as used (split: by the used index; packed: by the inflight region).
+//! No chain is published while a frame is open. If this device is killed, the next device treats all chains before the
+//! first unused chain as used (split: by the used index; packed: by the inflight region).
 
 use super::Vring;
 use crate::dirty_log::DirtyLog;
 use crate::net_header::NetHeader;
 use crate::ring::{Buffer, Chain};
 
-/// Maximum number of chains and buffers with memory kept in a slot between frames: a frame of 64 KiB in buffers of 1500
-/// bytes, with room.
+/// Maximum number of chains and buffers for which a slot keeps allocated memory between frames. Large enough for a
+/// frame of 64 KiB in buffers of 1500 bytes.
 const KEPT_MAX: usize = 64;
 
 /// An incomplete frame.
@@ -20,17 +20,17 @@ const KEPT_MAX: usize = 64;
 struct OpenFrame {
     chains: Vec<Chain>,
     buffers: Vec<Buffer>,
-    /// Bytes of all chains.
+    /// Total length of all chains, bytes.
     capacity: usize,
-    /// Bytes of headers and frame so far. The first `head_len` are written last.
+    /// Length of headers and frame so far, bytes. The first `head_len` bytes are written last.
     len: usize,
-    /// Place of the next byte.
+    /// Place for the next byte.
     end: Place,
-    /// The state before the last append.
+    /// State before the last append.
     before: Before,
 }
 
-/// A frame before an append, and the chains added by this append.
+/// The state of a frame before an append, and the number of chains added by the append.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     len: usize,
@@ -46,15 +46,15 @@ struct Place {
     offset: usize,
 }
 
-// SAFETY: the pointers of a frame are into guest memory that its vring keeps mapped; a vring forgets its open frames
-// before it lets go of the memory.
+// SAFETY: the pointers of a frame point into guest memory that the frame's vring keeps mapped. A vring drops its open
+// frames before the memory.
 unsafe impl Send for OpenFrame {}
 
 /// The open frames of a ring, by number.
 #[derive(Debug, Default)]
 pub(super) struct OpenFrames {
     frames: Vec<OpenFrame>,
-    /// Chains in all of them.
+    /// Number of chains in all open frames.
     chains: usize,
 }
 
@@ -65,7 +65,7 @@ impl OpenFrames {
         self.chains > 0
     }
 
-    /// Forgets all open frames. Returns their chains.
+    /// Drops all open frames and returns their chains.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Chain> {
         self.chains = 0;
         std::mem::take(&mut self.frames).into_iter().flat_map(|frame| frame.chains)
@@ -73,8 +73,8 @@ impl OpenFrames {
 }
 
 impl Vring {
-    /// Begins frame `slot`. Its first `head_len` bytes, with the network header, are written last. An uncommitted frame
-    /// in this slot is forgotten; its chains become the new frame's.
+    /// Begins frame `slot`. The frame's first `head_len` bytes, network header included, are written last. An
+    /// uncommitted frame in this slot is dropped, and the new frame receives its chains.
     pub fn open_frame(&mut self, slot: usize, head_len: usize) {
         if self.open.frames.len() <= slot {
             self.open.frames.resize_with(slot + 1, OpenFrame::default);
@@ -83,7 +83,7 @@ impl Vring {
         (frame.len, frame.end) = (head_len, frame.place_of(head_len));
     }
 
-    /// Returns the bytes missing in frame `slot` for `len` more; `None` when it is not open.
+    /// Returns the number of bytes missing in frame `slot` to append `len` bytes, or `None` if the frame is not open.
     #[inline]
     pub fn lacks(&self, slot: usize, len: usize) -> Option<usize> {
         let frame = self.open.frames.get(slot).filter(|frame| frame.len > 0)?;
@@ -108,8 +108,8 @@ impl Vring {
         self.staged + self.open.chains
     }
 
-    /// Adds the next `chains` waiting chains to frame `slot` and appends `bytes`; they must fit then. `copy` gets each
-    /// piece with a place of as many writable bytes in guest memory, free of references.
+    /// Adds the next `chains` waiting chains to frame `slot` and appends `bytes`, which must then fit. `copy` is called
+    /// with each piece and its destination: as many writable bytes in guest memory, without any reference to them.
     #[inline]
     pub fn append(
         &mut self,
@@ -141,8 +141,8 @@ impl Vring {
         self.prefetch_next(slot, bytes.len());
     }
 
-    /// Prefetches the lines of the next `len` bytes of frame `slot`, while the headers of the next segment are
-    /// compared. This segment is most often as long as the last one.
+    /// Prefetches the cache lines of the next `len` bytes of frame `slot`, while the headers of the next segment are
+    /// compared. The next segment usually has the length of the last segment.
     #[inline]
     fn prefetch_next(&self, slot: usize, len: usize) {
         let Some(frame) = self.open.frames.get(slot) else { return };
@@ -158,8 +158,8 @@ impl Vring {
         }
     }
 
-    /// Undoes the last [`Vring::append`] to frame `slot`: its chains wait again, and its bytes are past the end. Call
-    /// it before any other operation on the ring.
+    /// Reverts the last [`Vring::append`] to frame `slot`. The added chains wait again, and the appended bytes lie past
+    /// the frame's end. Call this function before any other operation on the ring.
     #[cold]
     pub fn take_back(&mut self, slot: usize) {
         let Some(frame) = self.open.frames.get_mut(slot) else { return };
@@ -192,8 +192,9 @@ impl Vring {
         }
     }
 
-    /// Completes frame `slot`: writes `header_len` bytes of `header` and then `head` to its front, and adds its chains
-    /// to the used ones. Returns `false` if it has no chains, or lost them when the ring was stopped.
+    /// Completes frame `slot`: writes `header_len` bytes of `header` and then `head` to the frame's front, and adds the
+    /// frame's chains to the used chains. Returns `false` if the frame has no chains, or lost its chains when the ring
+    /// was stopped.
     pub fn commit(
         &mut self,
         slot: usize,
@@ -224,14 +225,14 @@ impl Vring {
         }
         self.open.chains -= frame.chains.len();
         let is_complete = !frame.chains.is_empty();
-        // Keeps the allocated memory.
+        // Keep the allocated memory for the next frame.
         if let Some(slot) = self.open.frames.get_mut(slot) {
             *slot = frame.emptied();
         }
         is_complete
     }
 
-    /// Gives the chains of all open frames back empty: the ring is about to be published or stopped.
+    /// Adds the chains of all open frames to the used chains, with length 0, before the ring is published or stopped.
     #[cold]
     pub(super) fn cancel_open_frames(&mut self) {
         let chains: Vec<Chain> = self.open.clear().collect();
@@ -242,7 +243,8 @@ impl Vring {
 }
 
 impl OpenFrame {
-    /// Returns the number of chains that hold the frame: all, unless it was begun anew.
+    /// Returns the number of chains with bytes of the frame. Can be less than all chains if the slot had an uncommitted
+    /// frame before.
     #[inline]
     fn chains_in_use(&self) -> usize {
         let (mut chains, mut room) = (0, 0);
@@ -266,7 +268,7 @@ impl OpenFrame {
         Place { buffer: self.buffers.len(), offset: 0 }
     }
 
-    /// Returns an empty frame with the same memory, up to the needs of an ordinary frame.
+    /// Returns an empty frame with the same allocated memory, limited to the needs of an ordinary frame.
     fn emptied(self) -> Self {
         let Self { mut chains, mut buffers, .. } = self;
         chains.clear();

@@ -1,5 +1,5 @@
-//! A driver and a device in two threads, for Miri: it knows the writes that the other side may not have seen yet, and
-//! reports unordered accesses.
+//! Tests with driver and device in two threads, for Miri. Miri simulates writes that the other thread has not seen yet,
+//! and reports unordered accesses.
 
 use super::*;
 use crate::memory::Extent;
@@ -14,7 +14,8 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-/// Chains made available by the driver, each after the one before came back from a full ring.
+/// Number of chains made available by the driver. When the ring is full, the driver waits for a used chain before the
+/// next.
 const CHAINS: u16 = if cfg!(miri) { 20 } else { 20_000 };
 const SIZE: u16 = 4;
 const PLACE: RingPlace = RingPlace { size: SIZE, descriptors: 0, driver: 0x100, device: 0x200 };
@@ -23,7 +24,7 @@ const BUFFER_LEN: usize = HEADER_LEN + 8;
 const AVAIL: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
 
-/// The driver's view.
+/// The driver's view of the memory.
 struct Driver(Arc<GuestMemory>);
 
 impl Driver {
@@ -31,15 +32,15 @@ impl Driver {
         self.0.at_guest(at, size_of::<T>() as u64).unwrap().cast()
     }
 
-    /// Returns a word used by both sides at the same time.
+    /// Returns a word used by driver and device at the same time.
     fn word(&self, at: u64) -> &AtomicU16 {
-        // SAFETY: the word lies in the memory, which lives as long as `self`, aligned.
+        // SAFETY: the word is aligned and lies in the memory, which lives as long as `self`.
         unsafe { AtomicU16::from_ptr(self.at(at).as_ptr()) }
     }
 
-    /// Writes bytes before the device looks at them.
+    /// Writes a value before the device reads it.
     fn write<T>(&self, at: u64, value: T) {
-        // SAFETY: the bytes lie in the memory, aligned; the ring says that they are the driver's now.
+        // SAFETY: the bytes are aligned and lie in the memory, and the ring's state gives them to the driver.
         unsafe { self.at::<T>(at).write(value) };
     }
 
@@ -54,7 +55,7 @@ impl Driver {
     fn split(&self) {
         for number in 0..CHAINS {
             let slot = number % SIZE;
-            // The slot is free as soon as its last chain came back.
+            // The slot is free as soon as its last chain was returned.
             while number.wrapping_sub(self.word(PLACE.device + 2).load(Ordering::Acquire)) >= SIZE {
                 spin_loop();
             }
@@ -69,7 +70,8 @@ impl Driver {
         for number in 0..CHAINS {
             let (slot, lap) = (number % SIZE, number / SIZE);
             let descriptor = 16 * u64::from(slot);
-            // SAFETY: the half lies in the memory, aligned; while the chain is the device's, both sides only use it so.
+            // SAFETY: the half is aligned and lies in the memory. While the device owns the chain, driver and device
+            // access the half only atomically.
             let half = unsafe { AtomicU64::from_ptr(self.at(descriptor + 8).as_ptr()) };
             let used_before = if lap % 2 == 1 { AVAIL | USED } else { 0 };
             while lap > 0 && (half.load(Ordering::Acquire) >> 48) as u16 != used_before {
@@ -79,7 +81,8 @@ impl Driver {
             self.write(descriptor, addr);
             let available = if lap.is_multiple_of(2) { AVAIL } else { USED };
             if cfg!(miri) {
-                // Stored like the device's read under Miri: Miri reports atomics of two sizes at one place as a race.
+                // Store with the size of the device's read under Miri, because Miri reports atomics of two sizes at one
+                // place as a race.
                 let flags_and_id = u64::from(available) << 48 | u64::from(slot) << 32;
                 half.store(flags_and_id | BUFFER_LEN as u64, Ordering::Release);
             } else {
@@ -132,7 +135,7 @@ fn a_log_has_what_a_ring_writes_when_it_is_started() {
     file.set_len(4096).unwrap();
     let log = DirtyLog::map(&file, 0, 2, &Alarm::new(EventFd::new().unwrap())).unwrap();
     for (is_packed, base) in [(false, 0), (true, 0x8000_8000)] {
-        // Page 9 of the guest.
+        // The region is page 9 of the guest.
         let extent = Extent { guest: 9 * 4096, user: 0, len: 4096, file_offset: 0 };
         let memory = Arc::new(GuestMemory::anonymous(&[extent]));
         let options = RingOptions::default();

@@ -1,4 +1,4 @@
-//! Invariants for any ring contents: the body of two fuzz targets, and of the ordinary test beside it.
+//! Invariants for any ring contents, checked by two fuzz targets and an ordinary test.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -12,21 +12,22 @@ use offramp_virtio::net_header::{HEADER_LEN, NetHeader};
 use offramp_virtio::ring::{Buffer, Direction, FETCH_MAX, RingOptions, RingPlace};
 use offramp_virtio::vring::{Vring, VringSetup};
 
-/// Guest memory: small enough that a random address often hits. Buffers may cross the border of its two regions.
+/// Length of guest memory in bytes, small enough that a random address often lies inside. Buffers can cross the border
+/// of the two regions.
 const MEMORY_LEN: u64 = 0xf80;
 const BORDER: u64 = 0x440;
-/// Bytes of the file before and after the memory; nobody may write them.
+/// Number of guard bytes in the file before and after the memory, which must not change.
 const GUARD_LEN: u64 = 64;
 const GUARD: [u8; GUARD_LEN as usize] = [0xa5; GUARD_LEN as usize];
-/// Location of the rings, transmit and receive: descriptors, driver's part, device's part.
+/// Addresses of the transmit ring and the receive ring: descriptors, driver area, device area.
 const PARTS: [[u64; 3]; 2] = [[0, 0x100, 0x140], [0x200, 0x300, 0x340]];
-/// Largest ring whose parts do not run into each other.
+/// Maximum ring size without an overlap of the ring's parts.
 const RING_MAX: u16 = 16;
-/// Polls of the device per input.
+/// Number of polls by the device per input.
 const ROUNDS: usize = 4;
-/// Longest frame.
+/// Maximum length of a frame, bytes.
 const FRAME_LEN_MAX: usize = 4096;
-/// Bytes of the settings in front of the ring's memory.
+/// Length of the settings before the ring's memory, bytes.
 pub const SETTINGS_LEN: usize = 12;
 
 struct Bench {
@@ -80,8 +81,8 @@ impl Bench {
     }
 }
 
-/// Checks settings, followed by the bytes of the rings and their buffers. Between two polls of the device, bytes
-/// change.
+/// Runs an input: settings, followed by the bytes of the rings and buffers. Bytes change between two polls by the
+/// device.
 pub fn ring(bytes: &[u8], is_packed: bool) {
     let Some((settings, contents)) = bytes.split_first_chunk::<SETTINGS_LEN>() else { return };
     BENCH.with_borrow(|bench| {
@@ -121,7 +122,7 @@ pub fn ring(bytes: &[u8], is_packed: bool) {
     });
 }
 
-/// Fetches. Returns `false` when nothing was there or the ring is broken.
+/// Fetches chains. Returns `false` if no chain was available or the ring is in an invalid state.
 fn fetch(vring: &mut Vring) -> bool {
     let Ok(fetched) = vring.fetch(None) else {
         vring.fail();
@@ -156,12 +157,12 @@ fn drain(vring: &mut Vring) {
     publish(vring);
 }
 
-/// Returns whether the driver's ring is a control queue.
+/// Returns whether the driver's ring is a control queue instead of a transmit ring.
 fn has_commands(settings: &[u8; SETTINGS_LEN]) -> bool {
     settings[3] >> 1 & 1 == 1
 }
 
-/// Answers commands with the maximum number of bytes.
+/// Answers commands with answers of maximum length.
 fn answer(vring: &mut Vring) {
     while fetch(vring) {
         while let Some(chain) = vring.pop() {
@@ -176,7 +177,7 @@ fn answer(vring: &mut Vring) {
     publish(vring);
 }
 
-/// Gives bad chains back: they block frames.
+/// Returns bad chains, because these block frames.
 fn skip_bad(vring: &mut Vring) {
     while vring.waiting().first().is_some_and(|chain| chain.len() == 0) {
         if let Some(chain) = vring.pop() {
@@ -185,7 +186,7 @@ fn skip_bad(vring: &mut Vring) {
     }
 }
 
-/// Returns the number of waiting chains that hold `len` bytes.
+/// Returns the number of waiting chains needed for `len` bytes.
 fn chains_for(vring: &Vring, len: usize) -> Option<usize> {
     let mut room = 0;
     let good = vring.waiting().iter().take_while(|chain| chain.len() > 0);
@@ -207,7 +208,7 @@ fn fill(vring: &mut Vring, frame: &[u8]) {
     publish(vring);
 }
 
-/// Writes a frame in two pieces; takes one back and appends it again.
+/// Writes a frame in two pieces. Reverts one append and repeats it.
 fn fill_in_pieces(vring: &mut Vring, frame: &[u8]) {
     const SLOT: usize = 1;
     fetch(vring);
@@ -215,7 +216,7 @@ fn fill_in_pieces(vring: &mut Vring, frame: &[u8]) {
     vring.open_frame(SLOT, HEADER_LEN);
     let (first, second) = frame.split_at(frame.len() / 2);
     let copy = |from: &[u8], to: *mut u8| {
-        // SAFETY: `append` promises as many writable bytes of guest memory, to which nobody has a reference.
+        // SAFETY: `append` guarantees as many writable bytes of guest memory, without any reference to them.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     };
     for (piece, is_taken_back) in [(first, false), (second, true), (second, false)] {

@@ -1,4 +1,4 @@
-//! A packed ring started in the middle of its life: bases, laps and inflight regions.
+//! Packed rings started in mid-operation: bases, laps and inflight regions.
 
 use super::*;
 use crate::inflight::Region;
@@ -31,7 +31,7 @@ fn ring_over(memory: &[u8], region: &[u8], base: u32) -> (Ring, GuestMemory, Arc
     (ring, guest, inflight)
 }
 
-/// Three chains around the end of a ring: of one descriptor, of two, and of one.
+/// Returns three chains around the end of a ring, with one, two and one descriptors.
 fn three_chains() -> (Vec<u8>, Position, Position) {
     let mut memory = vec![0; 4096];
     for (index, flags, id) in [(6, AVAIL, 5), (7, AVAIL | NEXT, 0), (0, USED, 2), (1, USED, 7u16)] {
@@ -60,7 +60,7 @@ fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batc
     ring.inflight = Some(part);
     ring.publish(0);
     let (shown, region_after) = (bytes(&guest), region_bytes());
-    // All descriptors are overwritten except the flags that show them.
+    // All descriptors are overwritten, except the flags that publish the batch.
     let mut torn = shown.clone();
     let flags_at = 6 * DESCRIPTOR_LEN as usize + 14;
     torn[flags_at..flags_at + 2].copy_from_slice(&memory[flags_at..flags_at + 2]);
@@ -79,7 +79,7 @@ fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batc
         assert!(bytes(&guest) == if expected == before { &*memory } else { &*shown }, "case {n}");
         let mut batch = Batch::default();
         assert_eq!(ring.fetch(&guest, &mut batch).unwrap().chains, chains, "case {n}");
-        // The next backend finds no batch under way.
+        // The next backend finds no batch in progress.
         drop(ring);
         let settled = inflight.part(0, SIZE).unwrap().progress(SIZE);
         assert_eq!(settled, Some(Progress { before: expected.place(), after: expected.place(), saved: 0 }));
@@ -125,7 +125,7 @@ fn a_base_of_0_is_the_start_of_a_new_ring_or_of_a_lap_with_wrap_counter_0() {
 #[test]
 fn a_region_that_makes_no_sense_is_refused() {
     let (memory, ..) = three_chains();
-    // Version, descriptors, free lists, positions, wrap counters.
+    // The words are: version, descriptors, free lists, positions, wrap counters.
     for words in [[1, 8, 0, 0, 8, 0, 0], [1, 8, 0, 0, 0, 9, 0], [1, 8, 0, 9, 1, 0, 0]] {
         let mut region = vec![0; 512];
         let words: Vec<u8> = words.iter().flat_map(|word: &u16| word.to_le_bytes()).collect();
