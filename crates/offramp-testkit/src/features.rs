@@ -1,20 +1,20 @@
-//! Feature bits by name, each as a mask.
+//! Named feature bits, each as a mask.
 
 /// The device completes checksums for `NEEDS_CSUM` (virtio 1.3, 5.1.3).
 pub const CSUM: u64 = 1 << 0;
-/// The driver takes frames with partial checksums (virtio 1.3, 5.1.3).
+/// The driver accepts frames with partial checksums (virtio 1.3, 5.1.3).
 pub const GUEST_CSUM: u64 = 1 << 1;
 /// The device reports its MTU (virtio 1.3, 5.1.3).
 pub const MTU: u64 = 1 << 3;
 /// The device reports its MAC address (virtio 1.3, 5.1.3).
 pub const MAC: u64 = 1 << 5;
-/// The driver takes super-frames of TCP over IPv4 (virtio 1.3, 5.1.3).
+/// The driver accepts super-frames of TCP over IPv4 (virtio 1.3, 5.1.3).
 pub const GUEST_TSO4: u64 = 1 << 7;
-/// The driver takes super-frames of TCP over IPv6 (virtio 1.3, 5.1.3).
+/// The driver accepts super-frames of TCP over IPv6 (virtio 1.3, 5.1.3).
 pub const GUEST_TSO6: u64 = 1 << 8;
-/// The driver takes super-frames with ECN (virtio 1.3, 5.1.3).
+/// The driver accepts super-frames with ECN (virtio 1.3, 5.1.3).
 pub const GUEST_ECN: u64 = 1 << 9;
-/// The driver takes UDP super-frames in place of IP fragments (virtio 1.3, 5.1.3).
+/// The driver accepts UDP super-frames in place of IP fragments (virtio 1.3, 5.1.3).
 pub const GUEST_UFO: u64 = 1 << 10;
 /// The device segments TCP over IPv4 (virtio 1.3, 5.1.3).
 pub const HOST_TSO4: u64 = 1 << 11;
@@ -24,53 +24,53 @@ pub const HOST_TSO6: u64 = 1 << 12;
 pub const HOST_ECN: u64 = 1 << 13;
 /// The device segments UDP into IP fragments (virtio 1.3, 5.1.3).
 pub const HOST_UFO: u64 = 1 << 14;
-/// One received frame may fill several buffers (virtio 1.3, 5.1.3).
+/// One received frame can fill several buffers (virtio 1.3, 5.1.3).
 pub const MRG_RXBUF: u64 = 1 << 15;
 /// The device reports its link state (virtio 1.3, 5.1.3).
 pub const STATUS: u64 = 1 << 16;
-/// There is a control queue (virtio 1.3, 5.1.3).
+/// The device has a control queue (virtio 1.3, 5.1.3).
 pub const CTRL_VQ: u64 = 1 << 17;
-/// The driver may change its receive offloads.
+/// The driver can change its receive offloads.
 pub const CTRL_GUEST_OFFLOADS: u64 = 1 << 2;
-/// The driver may ask for statistics of its queues.
+/// The driver can request statistics of its queues.
 pub const DEVICE_STATS: u64 = 1 << 50;
 /// The driver sets its receive modes.
 pub const CTRL_RX: u64 = 1 << 18;
 /// The driver sets its received VLANs.
 pub const CTRL_VLAN: u64 = 1 << 19;
-/// There are further receive modes.
+/// The device has further receive modes.
 pub const CTRL_RX_EXTRA: u64 = 1 << 20;
-/// The driver may change its address.
+/// The driver can change its address.
 pub const CTRL_MAC_ADDR: u64 = 1 << 23;
-/// The driver may moderate its notifications in one queue.
+/// The driver can moderate notifications for one queue.
 pub const VQ_NOTF_COAL: u64 = 1 << 52;
-/// The driver may moderate its notifications in all queues of a direction.
+/// The driver can moderate notifications for all queues of a direction.
 pub const NOTF_COAL: u64 = 1 << 53;
-/// The driver announces its place on request (virtio 1.3, 5.1.3).
+/// The driver announces the guest's location on request (virtio 1.3, 5.1.3).
 pub const GUEST_ANNOUNCE: u64 = 1 << 21;
 /// The device segments TCP with AccECN (proposed: virtio-spec issue 232).
 pub const HOST_ACCECN: u64 = 1 << 25;
-/// The driver takes super-frames with AccECN (proposed: virtio-spec issue 232).
+/// The driver accepts super-frames with AccECN (proposed: virtio-spec issue 232).
 pub const GUEST_ACCECN: u64 = 1 << 26;
-/// There are several queue pairs (virtio 1.3, 5.1.3).
+/// The device has several queue pairs (virtio 1.3, 5.1.3).
 pub const MQ: u64 = 1 << 22;
-/// The backend logs the pages it changes (vhost-user, `VHOST_F_LOG_ALL`).
+/// The backend logs the changed pages (vhost-user, `VHOST_F_LOG_ALL`).
 pub const LOG_ALL: u64 = 1 << 26;
-/// Descriptors may point at tables of descriptors (virtio 1.3, 6).
+/// Descriptors can point to tables of descriptors (virtio 1.3, 6).
 pub const INDIRECT_DESC: u64 = 1 << 28;
-/// Both sides name the entry of the next notification (virtio 1.3, 6).
+/// Driver and device name the entry for the next notification (virtio 1.3, 6).
 pub const EVENT_IDX: u64 = 1 << 29;
-/// The backend speaks protocol features (vhost-user, `VHOST_USER_F_PROTOCOL_FEATURES`).
+/// The backend supports protocol features (vhost-user, `VHOST_USER_F_PROTOCOL_FEATURES`).
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// Not a legacy device (virtio 1.3, 6).
+/// The device is not a legacy device (virtio 1.3, 6).
 pub const VERSION_1: u64 = 1 << 32;
 /// Rings are packed (virtio 1.3, 2.8).
 pub const RING_PACKED: u64 = 1 << 34;
-/// Buffers are used in the order of their availability (virtio 1.3, 6).
+/// Buffers are used in the order in which they were made available (virtio 1.3, 6).
 pub const IN_ORDER: u64 = 1 << 35;
-/// The driver takes super-frames of UDP over IPv4 (virtio 1.3, 5.1.3).
+/// The driver accepts super-frames of UDP over IPv4 (virtio 1.3, 5.1.3).
 pub const GUEST_USO4: u64 = 1 << 54;
-/// The driver takes super-frames of UDP over IPv6 (virtio 1.3, 5.1.3).
+/// The driver accepts super-frames of UDP over IPv6 (virtio 1.3, 5.1.3).
 pub const GUEST_USO6: u64 = 1 << 55;
 /// The device segments UDP (virtio 1.3, 5.1.3).
 pub const HOST_USO: u64 = 1 << 56;

@@ -1,8 +1,8 @@
-//! The frontend's half of vhost-user: one connection to a backend.
+//! The frontend's side of vhost-user: one connection to a backend.
 //!
-//! Right behaviour: [`Frontend::negotiate`] and the start of a [`Guest`](crate::Guest) in the order of QEMU or of DPDK,
-//! and every request as a method that waits for its answer. Wrong behaviour: [`Frontend::send_raw`],
-//! [`Frontend::send_bytes`], [`Frontend::recv_raw`].
+//! Correct behaviour is available as [`Frontend::negotiate`] and the start of a [`Guest`](crate::Guest), in the order
+//! of QEMU, DPDK and other frontends. Every request is a method that waits for the answer. Wrong behaviour is possible
+//! with [`Frontend::send_raw`], [`Frontend::send_bytes`] and [`Frontend::recv_raw`].
 
 mod handshake;
 mod message;
@@ -29,30 +29,30 @@ pub use shared::{DirtyLog, Inflight};
 
 use crate::wait::Deadline;
 
-/// A frontend's default timeout for the backend.
+/// Default timeout of a frontend for its backend.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum of descriptors received with one message (the specification's largest message carries 8).
+/// Maximum number of descriptors received with one message (the specification's largest message carries 8).
 const FDS_MAX: usize = 64;
-/// Maximum payload received, bytes: far above everything in the specification.
+/// Maximum received payload in bytes, far above every payload in the specification.
 const PAYLOAD_LEN_MAX: u32 = 1 << 20;
-/// Wait between two attempts to connect.
+/// Pause between two attempts to connect.
 const CONNECT_NAP: Duration = Duration::from_millis(5);
 
-/// A backend's reaction to a request it rejects.
+/// A backend's reaction to a refused request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    /// It answered, and the answer was not success.
+    /// The backend answered with an error.
     #[error("the backend refused request {request} with {code}")]
     Refused {
-        /// The request.
+        /// Number of the request.
         request: u32,
-        /// The value in the acknowledgement, other than 0.
+        /// Value in the acknowledgement, other than 0.
         code: u64,
     },
-    /// It closed the connection.
+    /// The backend closed the connection.
     #[error("the backend closed the connection at request {request}")]
     Closed {
-        /// The request.
+        /// Number of the request.
         request: u32,
     },
 }
@@ -62,15 +62,16 @@ pub enum PeerError {
 pub struct Frontend {
     stream: UnixStream,
     timeout: Duration,
-    /// Maximum bytes per send.
+    /// Maximum number of bytes per send.
     piece_len: usize,
-    /// True if every changing request is acknowledged.
+    /// True if the backend acknowledges every request without an answer.
     reply_ack: bool,
-    /// Our end of the backend's own channel.
+    /// The frontend's end of the channel for the backend's requests.
     backend_channel: Option<UnixStream>,
 }
 
-/// The backend sees the end at once, even if a process just started by another test still has a copy of the socket.
+/// Shuts the connection down, so that the backend sees the end at once. Otherwise a process started by another test
+/// could still hold a copy of the socket.
 impl Drop for Frontend {
     fn drop(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -78,7 +79,7 @@ impl Drop for Frontend {
 }
 
 impl Frontend {
-    /// Connects to a backend that listens at `path`, as soon as it does.
+    /// Connects to a backend at the socket `path`. Waits until the backend listens.
     pub fn connect(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
         let connected = Deadline::after(TIMEOUT).look_for(|| {
@@ -118,7 +119,7 @@ impl Frontend {
         &self.stream
     }
 
-    /// Sends bytes as they are, with descriptors. Returns true if the backend's end was still open.
+    /// Sends bytes unchanged, with descriptors. Returns true if the backend's end was still open.
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         let pieces = bytes.chunks(self.piece_len).enumerate();
         pieces.fold(true, |is_open, (nth, piece)| {
@@ -127,19 +128,19 @@ impl Frontend {
         })
     }
 
-    /// Sends a message with any header, any payload (also one that contradicts the header) and any descriptors. Returns
+    /// Sends a message with any header, any payload (even if it contradicts the header) and any descriptors. Returns
     /// true if the backend's end was still open.
     pub fn send_raw(&self, header: Header, payload: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         self.send_bytes(&[&header.to_bytes(), payload].concat(), fds)
     }
 
-    /// Returns the next message from the backend; nothing when it closed the connection. Panics when none comes within
-    /// `timeout`.
+    /// Returns the next message from the backend, or `None` if the backend closed the connection. Panics if no message
+    /// is received within `timeout`.
     pub fn recv_raw(&self, timeout: Duration) -> Option<RawMessage> {
         recv_message(&self.stream, timeout, "an answer")
     }
 
-    /// Returns true if the backend closes the connection within `timeout`. Drops messages before that.
+    /// Returns true if the backend closes the connection within `timeout`. Drops all messages received before.
     pub fn is_closed_within(&self, timeout: Duration) -> bool {
         let deadline = Deadline::after(timeout);
         let mut bytes = [0; 256];
@@ -153,7 +154,7 @@ impl Frontend {
     }
 }
 
-/// Sends all bytes, the descriptors with the first of them. Returns true if the other end was open.
+/// Sends all bytes, and the descriptors with the first bytes. Returns true if the other end was open.
 fn send_all(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>], timeout: Duration) -> bool {
     let deadline = Deadline::after(timeout);
     let fds: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
@@ -185,14 +186,14 @@ fn recv_some(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedF
     let mut fds = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(raw) = control {
-            // SAFETY: the kernel has just made these descriptors for us, and nobody else knows them.
+            // SAFETY: the kernel has just created these descriptors for this call, and no other code uses them.
             fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
     Ok((message.bytes, fds))
 }
 
-/// Receives a whole message; nothing when the other end is closed.
+/// Receives a whole message. Returns `None` if the other end is closed.
 fn recv_message(stream: &UnixStream, timeout: Duration, what: &str) -> Option<RawMessage> {
     let deadline = Deadline::after(timeout);
     let mut fds = Vec::new();

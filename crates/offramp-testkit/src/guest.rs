@@ -1,4 +1,4 @@
-//! The whole guest: memory, negotiated rings, and queues that send and receive frames.
+//! A whole guest: memory, negotiated rings, and queues that send and receive frames.
 
 mod builder;
 mod control;
@@ -20,7 +20,7 @@ use crate::frontend::{Frontend, HandshakeOptions, Inflight, Negotiated, PeerErro
 use crate::memory::GuestMemory;
 use crate::ring::{RingOptions, Virtqueue};
 
-/// The base of an unused packed ring: both positions 0, in the first lap.
+/// Base of an unused packed ring: the two positions are 0, in the first lap.
 const PACKED_BASE_AT_FIRST: u32 = 0x8000_8000;
 
 /// A guest with a started device.
@@ -30,17 +30,17 @@ pub struct Guest {
     frontend: Frontend,
     agreed: Negotiated,
     options: HandshakeOptions,
-    /// Queue pairs of the guest, without those taken out.
+    /// Receive queues of the guest, without queues taken out by `take_pairs`.
     rx: Vec<RxQueue>,
     tx: Vec<TxQueue>,
     control: Option<ControlQueue>,
-    /// The backend's state in it outlives the backend.
+    /// Inflight region, whose contents outlive the backend.
     inflight: Option<Inflight>,
 }
 
 impl Guest {
-    /// Builds a guest with one queue pair of split rings with 256 descriptors, and only the features that a driver must
-    /// have.
+    /// Returns a builder for a guest with one queue pair of split rings with 256 descriptors. The guest negotiates only
+    /// the mandatory features of a driver.
     pub fn builder() -> GuestBuilder {
         GuestBuilder::default()
     }
@@ -91,7 +91,7 @@ impl Guest {
         }
     }
 
-    /// Announces all rings to the backend at the positions given by `base`.
+    /// Starts all rings at the positions returned by `base`.
     fn start_from(&self, base: impl Fn(&Virtqueue) -> u32) -> Result<(), PeerError> {
         let pairs = self.rx.iter().zip(&self.tx).flat_map(|(rx, tx)| [&rx.queue, &tx.queue]);
         let queues = pairs.chain(self.control.iter().map(|control| &control.queue));
@@ -99,8 +99,8 @@ impl Guest {
         self.frontend.start(&self.options, &self.agreed, &self.memory, &vrings)
     }
 
-    /// Starts all rings at the device's last position seen by the driver. [`Guest::connect`](GuestBuilder::connect) has
-    /// done it.
+    /// Starts all rings at the device's last position seen by the driver. [`Guest::connect`](GuestBuilder::connect)
+    /// already calls this function.
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -108,8 +108,8 @@ impl Guest {
         self.start_from(Virtqueue::resume_base)
     }
 
-    /// Stops all rings (`GET_VRING_BASE`). Returns the backend's positions: rx 0, tx 0, rx 1, …, the control queue if
-    /// there is one.
+    /// Stops all rings (`GET_VRING_BASE`). Returns the backend's positions in the order rx 0, tx 0, rx 1 and so on,
+    /// with the control queue, if any, last.
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -118,7 +118,7 @@ impl Guest {
         (0..vrings).map(|index| self.frontend.get_vring_base(index)).collect()
     }
 
-    /// Starts all rings again at `bases`, the result of [`Guest::stop`].
+    /// Restarts all rings at `bases`, the result of [`Guest::stop`].
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -127,24 +127,24 @@ impl Guest {
         self.start_from(|_| bases[next.replace(next.get() + 1)])
     }
 
-    /// Resets the rings: the driver forgets all chains in flight, and a device started now begins anew.
+    /// Resets the rings: the driver drops all chains in flight, and the next device starts with new rings.
     pub fn reset_rings(&mut self) {
         self.rx.iter_mut().for_each(RxQueue::reset);
         self.tx.iter_mut().for_each(TxQueue::reset);
         self.control.iter_mut().for_each(|control| control.queue.reset());
     }
 
-    /// Goes on over a new connection to a backend that listens at `path`, with the same memory. The old backend must be
-    /// dead or stopped ([`Guest::stop`]): the end of a connection alone reaches it too late, and it would go on in the
-    /// same rings. Split rings continue after the last chain used by the device; chains in flight are done again. So do
-    /// packed rings used in ring order; others must be reset before ([`Guest::reset_rings`]). With
-    /// [`GuestBuilder::inflight`] the backend gets packed rings at their beginning, because a frontend knows no more,
-    /// and must find its old position in the region.
+    /// Continues over a new connection to a backend that listens at `path`, with the same memory. The old backend must
+    /// be dead or stopped ([`Guest::stop`]). Otherwise the old backend would notice the end of the connection too late,
+    /// and continue in the same rings. Split rings, and packed rings used in ring order, continue after the last chain
+    /// used by the device. Their chains in flight are processed again. Other packed rings must be reset before the call
+    /// ([`Guest::reset_rings`]). With [`GuestBuilder::inflight`], packed rings are announced with the initial position,
+    /// because a frontend knows only this position. The backend must find its old position in the region.
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
         self.frontend = Frontend::connect(path);
         self.agreed = self.frontend.negotiate(&self.options).expect("negotiating with the backend again");
         if self.inflight.is_some() {
-            // Before they are started, as QEMU does: a started, disabled ring is emptied.
+            // Enable the rings before their start, as QEMU does, because a backend empties a started, disabled ring.
             let vrings = 2 * self.rx.len() as u32;
             let enabled = (0..vrings).try_for_each(|index| self.frontend.set_vring_enable(index, true));
             enabled.expect("enabling the backend's rings");
@@ -157,8 +157,8 @@ impl Guest {
         self.start_from(knows).expect("starting the backend's rings again");
     }
 
-    /// Goes on in `memory`, a copy of this guest's, at a backend that listens at `path`, as at the end of a live
-    /// migration. The rings begin at `bases`, the result of [`Guest::stop`].
+    /// Continues in `memory`, a copy of this guest's memory, with a backend that listens at `path`, as at the end of a
+    /// live migration. The rings start at `bases`, the result of [`Guest::stop`].
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -166,7 +166,8 @@ impl Guest {
         self.restore(memory, path, bases, None)
     }
 
-    /// Moves as [`Guest::move_to`]. Gives the backend a state ([`Frontend::save_state`]) before anything of the rings.
+    /// Does the same as [`Guest::move_to`], but first sends a state ([`Frontend::save_state`]) to the backend, before
+    /// the rings.
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -187,7 +188,7 @@ impl Guest {
         self.start_at(bases)
     }
 
-    /// Returns the number of queue pairs, without those taken out.
+    /// Returns the number of queue pairs, without pairs taken out by [`Guest::take_pairs`].
     pub fn pairs(&self) -> usize {
         self.rx.len()
     }
@@ -202,18 +203,18 @@ impl Guest {
         &mut self.rx[pair]
     }
 
-    /// Returns both queues of a pair.
+    /// Returns the two queues of a pair.
     pub fn pair(&mut self, pair: usize) -> (&mut RxQueue, &mut TxQueue) {
         (&mut self.rx[pair], &mut self.tx[pair])
     }
 
-    /// Returns the control queue of [`GuestBuilder::control_queue`]. Panics when there is none.
+    /// Returns the control queue of [`GuestBuilder::control_queue`]. Panics if the guest has no control queue.
     pub fn control(&mut self) -> &mut ControlQueue {
         self.control.as_mut().expect("a guest with a control queue")
     }
 
-    /// Takes all queue pairs out, so that threads of their own can drive them. The guest keeps the connection; it can
-    /// no longer stop or start rings.
+    /// Removes all queue pairs from the guest and returns them, so that separate threads can drive them. The guest
+    /// keeps the connection, but can no longer stop or start rings.
     pub fn take_pairs(&mut self) -> Vec<(RxQueue, TxQueue)> {
         std::mem::take(&mut self.rx).into_iter().zip(std::mem::take(&mut self.tx)).collect()
     }
@@ -234,7 +235,7 @@ impl Guest {
     }
 }
 
-/// Each kind of queue is one with buffers of its own.
+/// Each kind of queue is a [`Queue`] with additional buffers.
 macro_rules! deref_to_queue {
     ($($kind:ident)*) => {$(
         impl Deref for $kind {

@@ -1,4 +1,4 @@
-//! Huge pages for a test or a measurement, taken for a while and given back.
+//! Huge pages for a test or a measurement, reserved temporarily.
 
 use std::fs;
 use std::io;
@@ -7,26 +7,26 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// The kernel's number of pages of the default size.
+/// Kernel file with the number of huge pages of the default size.
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
-/// The kernel's account of its memory.
+/// Kernel file with memory statistics.
 const MEMINFO: &str = "/proc/meminfo";
 
-/// Maximum wait for the pages of an ended guest; after it, the mapping reports that there are none.
+/// Maximum wait for the pages of an ended guest. After this time, the mapping reports that no page is available.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(30);
 
-/// Huge pages in the kernel's pool. Dropping this restores the pool.
+/// Reserved huge pages in the kernel's pool. A drop restores the pool.
 #[derive(Debug)]
 pub struct HugePages {
     before: u64,
     page_len: u64,
-    /// One test at a time changes the pool, in all processes.
+    /// Lock that allows only one test in all processes to change the pool.
     _turn: Flock<fs::File>,
 }
 
 impl HugePages {
-    /// Makes sure that there are `count` free huge pages. Returns `None` if this process may not ask for them. In CI
-    /// that is a failure.
+    /// Ensures that `count` huge pages are free. Returns `None` if this process is not permitted to reserve huge pages.
+    /// In CI, this is a failure.
     pub fn reserve(count: u64) -> Option<Self> {
         match Self::try_reserve(count) {
             Ok(pages) => Some(pages),
@@ -38,10 +38,10 @@ impl HugePages {
         }
     }
 
-    /// Makes sure of `mib` MiB of free huge pages.
+    /// Ensures that `mib` MiB of huge pages are free.
     ///
     /// # Errors
-    /// Returns an error if this process must not ask for huge pages, or the machine has not enough contiguous memory.
+    /// Returns an error if this process is not permitted to reserve huge pages, or the machine lacks contiguous memory.
     pub fn of_mib(mib: u64) -> io::Result<Self> {
         Self::try_reserve((mib * 1024).div_ceil(meminfo("Hugepagesize")?))
     }
@@ -57,12 +57,12 @@ impl HugePages {
         Ok(pages)
     }
 
-    /// Returns the bytes of one page.
+    /// Returns the length of one page in bytes.
     pub fn page_len(&self) -> u64 {
         self.page_len
     }
 
-    /// Waits until `count` pages can be mapped: a backend may still hold those of an ended guest.
+    /// Waits until `count` pages can be mapped. A backend can still hold the pages of an ended guest.
     pub(crate) fn wait_for(count: u64) {
         let until = Instant::now() + GIVEN_BACK_WITHIN;
         let promised = || meminfo("HugePages_Rsvd").expect("the kernel's account of huge pages");
@@ -89,7 +89,7 @@ fn pool() -> io::Result<u64> {
     fs::read_to_string(POOL)?.trim().parse().map_err(io::Error::other)
 }
 
-/// Returns a value of [`MEMINFO`], without its unit.
+/// Returns a value from [`MEMINFO`], without the unit.
 fn meminfo(name: &str) -> io::Result<u64> {
     let text = fs::read_to_string(MEMINFO)?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -1,21 +1,22 @@
-//! Test support: a guest in Rust that owns memory and rings, and can do everything right or wrong on purpose. It is the
-//! other end of a vhost-user network backend.
+//! Test support: a guest in Rust that owns memory and rings, and can behave correctly or wrongly on purpose. The guest
+//! is the other end of a vhost-user network backend.
 //!
 //! | module       | what                                                                              |
 //! |--------------|-----------------------------------------------------------------------------------|
-//! | [`memory`]   | guest memory: shared files at chosen guest addresses, with holes if wanted        |
-//! | [`ring`]     | the driver's half of split and packed virtqueues (virtio 1.3, 2.7 and 2.8)         |
-//! | [`frontend`] | the frontend's half of vhost-user: handshakes, single requests, raw bytes         |
-//! | [`guest`]    | the whole: negotiated queues that send and receive frames                         |
+//! | [`memory`]   | guest memory: shared files at chosen guest addresses, with optional holes         |
+//! | [`ring`]     | the driver's side of split and packed virtqueues (virtio 1.3, 2.7 and 2.8)        |
+//! | [`frontend`] | the frontend's side of vhost-user: handshakes, single requests, raw bytes         |
+//! | [`guest`]    | the whole guest: negotiated queues that send and receive frames                   |
 //! | [`features`] | feature bits by name                                                              |
-//! | [`hugepages`] | huge pages for guest memory, taken for a while and given back                   |
-//! | [`process`]  | a process of its own for a test that counts what is left behind                   |
-//! | [`port_suite`] | what every host port must do |
-//! | [`umem`]     | a host port that lends frames of one memory area both ways                         |
-//! | [`vnet`]     | the header in front of every frame                                                |
+//! | [`hugepages`] | huge pages for guest memory, reserved temporarily                               |
+//! | [`process`]  | a separate process for a test that counts leftover resources                      |
+//! | [`port_suite`] | the test suite for every kind of host port |
+//! | [`umem`]     | a host port that lends frames of one memory area in both directions               |
+//! | [`vnet`]     | the header before every frame                                                     |
 //!
-//! The kit has its own parser and rings, so that it does not repeat a mistake of the backend under test. A panic with
-//! the expected behaviour reports every fault: a wrong peer, a wait that takes too long, and a misuse of the kit.
+//! The test kit has a separate parser and separate rings, so that it does not repeat a mistake of the backend under
+//! test. Every fault causes a panic that states the expected behaviour: a wrong peer, a timeout, or a misuse of the
+//! test kit.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -29,7 +30,7 @@
 //! assert_eq!(received.frame, [0xff; 60]);
 //! ```
 
-// A test kit reports by panics; a note at every function would say nothing.
+// A test kit reports faults by panics, so a note at every function would add nothing.
 #![allow(clippy::missing_panics_doc)]
 
 pub mod features;

@@ -1,8 +1,8 @@
 //! Guest memory: one or several shared files at chosen guest-physical addresses.
 //!
-//! Another process or thread reads and writes the same bytes at the same time. Aligned integers are therefore read and
-//! written as atomics; ranges of bytes are copied. A copy during a write of the peer contains any mixture, as with real
-//! memory.
+//! Another process or thread reads and writes the same bytes at the same time. So aligned integers are read and written
+//! as atomics, and ranges of bytes are copied. A copy during a write by the peer contains a mix of old and new bytes,
+//! as with real memory.
 
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,36 +17,36 @@ use nix::unistd::ftruncate;
 
 use crate::hugepages::HugePages;
 
-/// Bytes of a page of memory on the machines we test on.
+/// Length of a memory page on the test machines, in bytes.
 pub const PAGE_LEN: u64 = 4096;
-/// Unmapped bytes before and after every region, so that no two are ever neighbours in the address space of this
-/// process.
+/// Number of unmapped bytes before and after every region, so that regions are never adjacent in the address space of
+/// this process.
 const GUARD_LEN: u64 = 64 * 1024;
 
 /// The place of a region of guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionSpec {
-    /// Its first guest-physical address; a multiple of [`PAGE_LEN`].
+    /// First guest-physical address, a multiple of [`PAGE_LEN`].
     pub guest_addr: u64,
-    /// Its bytes; a multiple of [`PAGE_LEN`].
+    /// Length in bytes, a multiple of [`PAGE_LEN`].
     pub len: u64,
-    /// Its offset in its file (the backend's mmap offset); a multiple of [`PAGE_LEN`].
+    /// Offset in the region's file (the backend's mmap offset), a multiple of [`PAGE_LEN`].
     pub file_offset: u64,
 }
 
 impl RegionSpec {
-    /// Describes `len` bytes at `guest_addr`, from the beginning of a file.
+    /// Returns a region of `len` bytes at `guest_addr`, from the start of a file.
     pub fn new(guest_addr: u64, len: u64) -> Self {
         Self { guest_addr, len, file_offset: 0 }
     }
 }
 
-/// A region of guest memory: a guarded part of the address space with a file of its own.
+/// A region of guest memory: a guarded part of the address space, with a separate file.
 #[derive(Debug)]
 pub struct Region {
     spec: RegionSpec,
     file: OwnedFd,
-    /// The guards and the region between them.
+    /// Reserved address range: the region and the guards around it.
     reserved: NonNull<libc::c_void>,
     reserved_len: NonZeroUsize,
     base: NonNull<u8>,
@@ -55,10 +55,10 @@ pub struct Region {
     written: Vec<AtomicBool>,
 }
 
-// SAFETY: the pointers stay valid until the region is dropped, and every access through them is atomic or a copy of
-// plain bytes that no reference points at.
+// SAFETY: the pointers stay valid until the region is dropped. Every access through them is atomic, or a copy of plain
+// bytes without any reference to them.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: every shared access is atomic, or a copy of plain bytes without any reference to them.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -74,7 +74,7 @@ impl Region {
         let file = memfd_create("offramp-guest", flags).expect("creating a file for guest memory");
         let file_len = (spec.file_offset + spec.len).next_multiple_of(page_len);
         ftruncate(&file, file_len as i64).expect("sizing the file for guest memory");
-        // A huge page is mapped whole.
+        // A huge page can only be mapped as a whole.
         let first_page = spec.file_offset - spec.file_offset % page_len;
         let guard_len = GUARD_LEN.next_multiple_of(page_len);
         let reserved_len = size(file_len - first_page + 2 * guard_len + page_len);
@@ -85,7 +85,7 @@ impl Region {
         if huge_page_len.is_some() {
             HugePages::wait_for((file_len - first_page) / page_len);
         }
-        // SAFETY: the range lies in what was reserved above and nothing points into it yet.
+        // SAFETY: the range lies in the address space reserved above, and no pointer into it exists yet.
         let mapped = unsafe {
             mmap(
                 NonZeroUsize::new(start as usize),
@@ -97,38 +97,38 @@ impl Region {
             )
         }
         .expect("mapping guest memory");
-        // SAFETY: the region begins in the first page that is mapped.
+        // SAFETY: the region begins in the first mapped page.
         let base = unsafe { mapped.cast().add((spec.file_offset - first_page) as usize) };
         let written = (0..spec.len / PAGE_LEN).map(|_| AtomicBool::new(false)).collect();
         Self { spec, file, reserved, reserved_len, base, next_free: AtomicU64::new(spec.guest_addr), written }
     }
 
-    /// Returns its first guest-physical address.
+    /// Returns the region's first guest-physical address.
     pub fn guest_addr(&self) -> u64 {
         self.spec.guest_addr
     }
 
-    /// Returns its bytes.
+    /// Returns the region's length in bytes.
     pub fn len(&self) -> u64 {
         self.spec.len
     }
 
-    /// Returns true if there are no bytes.
+    /// Returns true if the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.spec.len == 0
     }
 
-    /// Returns its offset in its file.
+    /// Returns the region's offset in its file.
     pub fn file_offset(&self) -> u64 {
         self.spec.file_offset
     }
 
-    /// Returns the address of its first byte in this process: the "user address" of vhost-user.
+    /// Returns the address of the region's first byte in this process: the "user address" of vhost-user.
     pub fn user_addr(&self) -> u64 {
         self.base.as_ptr() as u64
     }
 
-    /// Returns its file.
+    /// Returns the region's file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -141,7 +141,7 @@ impl Region {
         (self.spec.guest_addr..self.end()).contains(&guest_addr)
     }
 
-    /// Returns the place of `guest_addr` in this region.
+    /// Returns a pointer to `guest_addr` in this region.
     fn pointer(&self, guest_addr: u64) -> *mut u8 {
         // SAFETY: the offset is below the length of the mapping.
         unsafe { self.base.as_ptr().add((guest_addr - self.spec.guest_addr) as usize) }
@@ -150,8 +150,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: this is exactly what `map` reserved, and nobody can reach the region any more.
-        // A failure would leave address space behind, which a test survives.
+        // SAFETY: this is exactly the range reserved by `map`, and no pointer into the region is left. A failure would
+        // only leak address space, which a test survives.
         let _ = unsafe { munmap(self.reserved, self.reserved_len.get()) };
     }
 }
@@ -161,16 +161,16 @@ fn size(len: u64) -> NonZeroUsize {
     NonZeroUsize::new(len as usize).expect("a length above zero")
 }
 
-/// The memory of a guest. Clones share it, so that one thread can change bytes just written by another.
+/// The memory of a guest. Clones share the memory, so that one thread can change bytes just written by another thread.
 ///
-/// Addresses are guest-physical. An access outside of all regions panics: it is a mistake of the test. A range may go
-/// from one region into the next if there is no hole between them.
+/// Addresses are guest-physical. An access outside all regions is a mistake of the test and panics. A range can
+/// continue from one region into the next if there is no hole between the regions.
 #[derive(Clone, Debug)]
 pub struct GuestMemory {
     regions: Arc<Vec<Region>>,
 }
 
-/// Aligned little-endian integers, each in one access (`$load`: acquire, `$store`: release).
+/// Defines accessors for aligned little-endian integers. Each access is a single load (acquire) or store (release).
 macro_rules! integers {
     ($($int:ident $atomic:ident $read:ident $write:ident)*) => {$(
         #[doc = concat!("Reads a little-endian `", stringify!($int), "`. When it is aligned, in one access that no")]
@@ -184,7 +184,7 @@ macro_rules! integers {
             }
             #[allow(clippy::cast_ptr_alignment)] // Regions begin at pages, in both address spaces.
             let place = self.region_of(addr).pointer(addr).cast::<$int>();
-            // SAFETY: aligned, and inside of the region, whose length is a multiple of a page.
+            // SAFETY: the address is aligned, and lies inside the region, whose length is a multiple of a page.
             $int::from_le(unsafe { $atomic::from_ptr(place) }.load(Ordering::Acquire))
         }
 
@@ -197,7 +197,7 @@ macro_rules! integers {
             }
             #[allow(clippy::cast_ptr_alignment)] // Regions begin at pages, in both address spaces.
             let place = self.region_of(addr).pointer(addr).cast::<$int>();
-            // SAFETY: aligned, and inside of the region, whose length is a multiple of a page.
+            // SAFETY: the address is aligned, and lies inside the region, whose length is a multiple of a page.
             unsafe { $atomic::from_ptr(place) }.store(value.to_le(), Ordering::Release);
             self.note_written(addr, LEN as u64);
         }
@@ -205,13 +205,13 @@ macro_rules! integers {
 }
 
 impl GuestMemory {
-    /// Maps memory of the given regions, all zero. Regions may overlap or leave holes between them.
+    /// Maps memory with the given regions, filled with zeros. Regions can overlap or have holes between them.
     pub fn new(regions: &[RegionSpec]) -> Self {
         Self::map(regions, None)
     }
 
-    /// As [`GuestMemory::new`], in files of huge pages; `pages` has enough of them. A region may be shorter than its
-    /// file, as a file has whole pages.
+    /// Does the same as [`GuestMemory::new`], but in files of huge pages. `pages` must have reserved enough pages. A
+    /// region can be shorter than its file, because a file has whole pages.
     pub fn on_huge_pages(regions: &[RegionSpec], pages: &HugePages) -> Self {
         Self::map(regions, Some(pages.page_len()))
     }
@@ -221,12 +221,12 @@ impl GuestMemory {
         Self { regions: Arc::new(regions.iter().map(|spec| Region::map(*spec, huge_page_len)).collect()) }
     }
 
-    /// Maps memory of one region of `len` bytes (rounded up to pages) at guest address 0.
+    /// Maps memory with one region of `len` bytes (rounded up to pages) at guest address 0.
     pub fn contiguous(len: u64) -> Self {
         Self::new(&[RegionSpec::new(0, len.next_multiple_of(PAGE_LEN))])
     }
 
-    /// Returns the regions, in the order given.
+    /// Returns the regions, in the given order.
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
@@ -236,19 +236,19 @@ impl GuestMemory {
         self.regions[0].end()
     }
 
-    /// Returns the address in this process of a guest address, for `SET_VRING_ADDR`.
+    /// Returns the address of a guest address in this process, for `SET_VRING_ADDR`.
     pub fn user_addr(&self, addr: u64) -> u64 {
         self.region_of(addr).pointer(addr) as u64
     }
 
-    /// Takes `len` bytes, aligned to `align`, from the first region with room. There is no way to give them back.
+    /// Allocates `len` bytes, aligned to `align`, from the first region with room. The bytes cannot be freed.
     pub fn alloc(&self, len: u64, align: u64) -> u64 {
         (0..self.regions.len())
             .find_map(|region| self.try_alloc_in(region, len, align))
             .unwrap_or_else(|| panic!("guest memory has no {len} bytes left: give the guest more memory"))
     }
 
-    /// Takes `len` bytes, aligned to `align`, from one region.
+    /// Allocates `len` bytes, aligned to `align`, from one region.
     pub fn alloc_in(&self, region: usize, len: u64, align: u64) -> u64 {
         self.try_alloc_in(region, len, align)
             .unwrap_or_else(|| panic!("region {region} of guest memory has no {len} bytes left"))
@@ -266,19 +266,19 @@ impl GuestMemory {
         take(free).map(|(start, _)| start)
     }
 
-    /// Copies bytes out of guest memory.
+    /// Copies bytes from guest memory.
     pub fn read(&self, addr: u64, bytes: &mut [u8]) {
         let mut done = 0;
         while done < bytes.len() {
             let (place, len) = self.longest_piece(addr + done as u64, bytes.len() - done);
             let into = &mut bytes[done..done + len];
-            // SAFETY: `place` is good for `len` bytes of the mapping, which no Rust reference points into.
+            // SAFETY: `place` is valid for `len` bytes of the mapping, and no Rust reference into the mapping exists.
             unsafe { std::ptr::copy_nonoverlapping(place, into.as_mut_ptr(), len) };
             done += len;
         }
     }
 
-    /// Copies bytes out of guest memory.
+    /// Copies bytes from guest memory.
     pub fn read_vec(&self, addr: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.read(addr, &mut bytes);
@@ -290,7 +290,7 @@ impl GuestMemory {
         let mut done = 0;
         while done < bytes.len() {
             let (place, len) = self.longest_piece(addr + done as u64, bytes.len() - done);
-            // SAFETY: `place` is good for `len` bytes of the mapping, which no Rust reference points into.
+            // SAFETY: `place` is valid for `len` bytes of the mapping, and no Rust reference into the mapping exists.
             unsafe { std::ptr::copy_nonoverlapping(bytes[done..].as_ptr(), place, len) };
             done += len;
         }
@@ -302,14 +302,15 @@ impl GuestMemory {
         let mut done = 0;
         while done < len {
             let (place, piece_len) = self.longest_piece(addr + done as u64, len - done);
-            // SAFETY: `place` is good for `piece_len` bytes of the mapping, which no Rust reference points into.
+            // SAFETY: `place` is valid for `piece_len` bytes of the mapping, and no Rust reference into the mapping
+            // exists.
             unsafe { std::ptr::write_bytes(place, byte, piece_len) };
             done += piece_len;
         }
         self.note_written(addr, len as u64);
     }
 
-    /// Notes the guest's writes, after each write.
+    /// Marks pages as written by the guest. Called after each write.
     fn note_written(&self, addr: u64, len: u64) {
         if len == 0 {
             return;
@@ -321,9 +322,9 @@ impl GuestMemory {
         }
     }
 
-    /// Returns the addresses of the pages written by the guest since the last call: a monitor's knowledge of its guest
-    /// during a live migration. The guest must not write meanwhile. The device's writes are in a
-    /// [`DirtyLog`](crate::frontend::DirtyLog) alone.
+    /// Returns the addresses of the pages written by the guest since the last call. A monitor has this information
+    /// during a live migration. The guest must not write during the call. Only a
+    /// [`DirtyLog`](crate::frontend::DirtyLog) contains the device's writes.
     pub fn take_written(&self) -> Vec<u64> {
         let of_region = |region: &Region| {
             let is_written = |page: &&AtomicBool| page.swap(false, Ordering::Relaxed);
@@ -333,27 +334,27 @@ impl GuestMemory {
         self.regions.iter().flat_map(of_region).collect()
     }
 
-    /// Takes an aligned word out, and leaves 0 in its place.
+    /// Replaces an aligned word by 0, and returns the old value.
     pub(crate) fn take_u64(&self, addr: u64) -> u64 {
         #[allow(clippy::cast_ptr_alignment)] // Regions begin at pages, in both address spaces.
         let place = self.region_of(addr).pointer(addr).cast::<u64>();
         assert!(addr.is_multiple_of(8), "{addr:#x} is not aligned");
-        // SAFETY: aligned, and inside of the region, whose length is a multiple of a page.
+        // SAFETY: the address is aligned, and lies inside the region, whose length is a multiple of a page.
         u64::from_le(unsafe { AtomicU64::from_ptr(place) }.swap(0, Ordering::AcqRel))
     }
 
-    /// Maps the same regions in files of its own, all zero, for a guest that moves.
+    /// Maps the same regions in new files, filled with zeros, for the migration of a guest.
     #[must_use]
     pub fn new_alike(&self) -> Self {
         Self::new(&self.regions.iter().map(|region| region.spec).collect::<Vec<_>>())
     }
 
-    /// Copies a page of `from` to the same guest address.
+    /// Copies a page from `from` to the same guest address.
     pub fn copy_page(&self, from: &Self, addr: u64) {
         self.write(addr, &from.read_vec(addr, PAGE_LEN as usize));
     }
 
-    /// Marks the allocations of `from` as taken.
+    /// Marks the bytes allocated in `from` as allocated.
     pub(crate) fn take_over_allocations(&self, from: &Self) {
         for (mine, theirs) in self.regions.iter().zip(from.regions.iter()) {
             mine.next_free.store(theirs.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -367,13 +368,13 @@ impl GuestMemory {
         u64 AtomicU64 read_u64 write_u64
     }
 
-    /// Orders all accesses before it before all after it, for every observer (a full fence).
+    /// Orders all earlier accesses before all later accesses, for every observer (a full fence).
     pub fn fence(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    /// Makes the file of one region shorter while the peer has it mapped. A hostile frontend does so to raise `SIGBUS`
-    /// at the peer's next access. This process must not touch the removed pages either.
+    /// Shortens the file of one region while the peer has the file mapped. A hostile frontend does this to raise
+    /// `SIGBUS` at the peer's next access. This process must not access the removed pages either.
     pub fn shrink(&self, region: usize, file_len: u64) {
         ftruncate(self.regions[region].fd(), file_len as i64).expect("shrinking the file of guest memory");
     }
@@ -383,7 +384,7 @@ impl GuestMemory {
         found.unwrap_or_else(|| panic!("the test touches guest address {addr:#x}, where no memory is"))
     }
 
-    /// Returns the place of `addr`, and the number of `wanted` bytes there in one piece.
+    /// Returns a pointer to `addr`, and the number of contiguous bytes there, at most `wanted`.
     fn longest_piece(&self, addr: u64, wanted: usize) -> (*mut u8, usize) {
         let region = self.region_of(addr);
         (region.pointer(addr), wanted.min((region.end() - addr) as usize))

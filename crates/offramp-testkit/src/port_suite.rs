@@ -1,4 +1,4 @@
-//! The duties of every host port, whatever it stands on: one suite, run on each kind.
+//! The test suite for every kind of host port.
 
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::checksum::{self, Sum};
@@ -7,14 +7,14 @@ use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::vlan::TagChange;
 use std::time::{Duration, Instant};
 
-/// Time limit for an answer; a slower port has failed.
+/// Time limit for an answer. A slower port fails the test.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Frames of a burst: more than a port fetches at once.
+/// Number of frames in a burst, more than a port fetches at once.
 const BURST: usize = 100;
 /// EtherType of frames with opaque contents (IEEE 802, local experimental).
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
-/// A port under test, and its host.
+/// A port under test, together with its host.
 pub trait Bed {
     /// Returns the port.
     fn port(&mut self) -> &mut dyn HostPort;
@@ -22,18 +22,18 @@ pub trait Bed {
     /// Sends a frame as the host, without a request.
     fn send(&mut self, frame: &[u8]);
 
-    /// Returns the host's next received frame, if one is there.
+    /// Returns the host's next received frame, if any.
     fn recv(&mut self) -> Option<Vec<u8>>;
 
-    /// Takes all room for received frames from the host. Returns false if that is impossible; [`Bed::make_room`] gives
-    /// it back.
+    /// Removes all room for received frames from the host. Returns false if this is impossible. [`Bed::make_room`]
+    /// restores the room.
     fn take_room(&mut self) -> bool;
 
     /// Gives the host room for received frames.
     fn make_room(&mut self);
 }
 
-/// Runs the whole suite on ports made by `make`, each with its host.
+/// Runs the whole suite on ports created by `make`, each with its host.
 pub fn check<B: Bed>(make: impl Fn() -> B) {
     a_quiet_host_sends_nothing(&mut make());
     what_the_host_sends_comes_once_whole_and_in_order(&mut make());
@@ -47,7 +47,7 @@ pub fn check<B: Bed>(make: impl Fn() -> B) {
     a_host_without_room_loses_frames_until_it_has_some(&mut make());
 }
 
-/// Builds a frame of `len` bytes with its number.
+/// Builds a frame of `len` bytes that contains its number.
 fn frame(number: usize, len: usize) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..len).map(|at| (at * 31 + number * 7) as u8).collect();
     frame[..14].copy_from_slice(&[[2, 0, 0, 0, 0x0b, 1, 2, 0, 0, 0, 0x0a].as_slice(), &[1], &EXPERIMENTAL].concat());
@@ -55,12 +55,12 @@ fn frame(number: usize, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Builds frames of all lengths of an Ethernet.
+/// Builds frames with lengths over the whole range of Ethernet.
 fn frames() -> Vec<Vec<u8>> {
     (0..BURST).map(|number| frame(number, 60 + number * 1454 / (BURST - 1))).collect()
 }
 
-/// Fetches the next frame of ours; others are the kernel's own.
+/// Fetches the next frame of the test. Skips frames sent by the kernel.
 fn fetch(port: &mut dyn HostPort) -> Vec<u8> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -73,7 +73,7 @@ fn fetch(port: &mut dyn HostPort) -> Vec<u8> {
     }
 }
 
-/// Waits for the host's next frame of ours.
+/// Waits until the host receives the next frame of the test.
 fn receive(bed: &mut impl Bed) -> Vec<u8> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -114,7 +114,7 @@ fn a_lent_frame_stays_until_the_next_one(bed: &mut impl Bed) {
     bed.send(&first);
     bed.send(&second);
     assert!(fetch(bed.port()) == first);
-    // Other work of the port meanwhile must not matter.
+    // Other work of the port must not change the lent frame.
     for number in 3..9 {
         deliver(bed, &frame(number, 1514));
     }
@@ -132,7 +132,7 @@ fn a_frame_is_lent_with_another_tag_and_then_as_it_was(bed: &mut impl Bed) {
         for _ in 0..2 {
             let lent = bed.port().tx_frame_with_tag(TagChange::Push(0xa007)).expect("room for a tag");
             assert!(lent.bytes() == tagged);
-            // Other work of the port meanwhile must not matter.
+            // Other work of the port must not change the lent frame.
             deliver(bed, &frame(number, 1514));
             let lent = bed.port().tx_frame_with_tag(TagChange::Push(0xa007)).expect("room for a tag");
             assert!(lent.bytes() == tagged);
@@ -154,7 +154,7 @@ fn what_is_delivered_is_seen_once_whole_and_in_order(bed: &mut impl Bed) {
     assert!(bed.recv().is_none_or(|frame| frame[12..14] != EXPERIMENTAL));
 }
 
-/// Returns the sum of headers that makes the checksum of a payload right.
+/// Returns the sum of headers that makes the checksum of a payload correct.
 fn headers_sum(payload: &[u8]) -> Sum {
     Sum::word(checksum::sum(payload).checksum())
 }
@@ -164,10 +164,10 @@ fn frames_written_in_place_are_seen_when_they_are_committed(bed: &mut impl Bed) 
     let wanted = [frame(1, 1514), frame(2, 1201), frame(3, 300)];
     let lends = bed.port().rx_reserve(0, &[0; HEAD_LEN]);
     if !lends {
-        return; // Such a port has only the other tests.
+        return; // A port without in-place writes skips this test.
     }
     assert!(bed.port().rx_reserve(1, &[0; HEAD_LEN]) && bed.port().rx_reserve(2, &[0; HEAD_LEN]));
-    // Piece by piece, in turn, with wrong pieces between them.
+    // Append piece by piece to the frames in turn, with wrong pieces in between.
     let payloads: Vec<Vec<&[u8]>> = wanted.iter().map(|frame| frame[HEAD_LEN..].chunks(331).collect()).collect();
     for round in 0..5 {
         for (slot, payloads) in payloads.iter().enumerate() {
@@ -177,7 +177,7 @@ fn frames_written_in_place_are_seen_when_they_are_committed(bed: &mut impl Bed) 
             assert_eq!(bed.port().rx_append(slot, payload, headers_sum(payload)), Appended::Kept);
         }
     }
-    // In another order than they were begun, with one delivered between them.
+    // Commit the frames in another order than they were begun, with a delivered frame in between.
     let meta = RxMeta { header_len: HEAD_LEN as u16, ..RxMeta::default() };
     for slot in [2, 0, 1] {
         let (head, len) = (&wanted[slot][..HEAD_LEN], wanted[slot].len());
@@ -238,7 +238,7 @@ fn both_directions_work_at_once(bed: &mut impl Bed) {
 
 fn a_host_without_room_loses_frames_until_it_has_some(bed: &mut impl Bed) {
     if !bed.take_room() {
-        return; // A kernel takes every frame.
+        return; // A kernel always has room, so such a port skips this test.
     }
     assert_eq!(bed.port().rx_deliver(&RxMeta::default(), &frame(0, 1000)), Err(PortError::Full));
     bed.port().rx_flush(0);

@@ -1,4 +1,4 @@
-//! A separate process for a test that counts its process' resources, and stopped threads of other processes.
+//! A separate process for a test that counts resources of its process, and stopped threads of other processes.
 
 use std::process::Command;
 
@@ -7,12 +7,12 @@ use nix::libc;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
-/// Set for a test that runs alone.
+/// Environment variable that names the test that runs alone.
 const ALONE: &str = "OFFRAMP_TEST_ALONE";
 
-/// Returns true in a process with `test` alone, so that its counts (descriptors, threads, mappings) include no test
-/// that begins or ends beside it. Otherwise runs the test in another process and returns false; the caller must then
-/// return.
+/// Returns true in a process that runs only `test`. Counts of descriptors, threads and mappings in such a process
+/// include no concurrent test. In any other process, runs the test in a child process and returns false. The caller
+/// must then return.
 ///
 /// # Panics
 /// Panics if no test of this program has that name, or if the test fails in the child process.
@@ -26,25 +26,25 @@ pub fn is_alone(test: &str) -> bool {
     let ended = ended.expect("starting a test in a process of its own");
     let [stdout, stderr] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     print!("{stdout}");
-    // A run with an unknown name succeeds, too.
+    // A run with an unknown name also succeeds, so check the number of passed tests.
     assert!(ended.status.success() && stdout.contains("1 passed"), "{test} alone: {}\n{stderr}", ended.status);
     false
 }
 
-/// A thread of another process, stopped until this is dropped by the thread that made it.
+/// A stopped thread of another process. The creating thread must drop the value, which resumes the stopped thread.
 #[derive(Debug)]
 pub struct StoppedThread(libc::pid_t);
 
 impl StoppedThread {
-    /// Stops the thread of that number.
+    /// Stops the thread with this ID.
     ///
     /// # Errors
-    /// Returns an error if this process must not trace the other process.
+    /// Returns an error if this process is not permitted to trace the other process.
     pub fn new(thread: i32) -> nix::Result<Self> {
         ptrace::seize(Pid::from_raw(thread), ptrace::Options::empty())?;
         let stopped = Self(thread);
         ptrace::interrupt(Pid::from_raw(thread))?;
-        // SAFETY: the kernel writes nothing where no place is given.
+        // SAFETY: with a null status pointer, the kernel writes nothing.
         Errno::result(unsafe { libc::waitpid(thread, std::ptr::null_mut(), libc::__WALL) })?;
         Ok(stopped)
     }
@@ -52,7 +52,7 @@ impl StoppedThread {
 
 impl Drop for StoppedThread {
     fn drop(&mut self) {
-        // The process may have ended.
+        // Ignore the error, because the process can have ended.
         let _ = ptrace::detach(Pid::from_raw(self.0), None);
     }
 }

@@ -1,8 +1,8 @@
-//! The driver's half of virtqueues (virtio 1.3, 2.7 split and 2.8 packed): right behaviour by `add`, `publish`,
-//! `take_used`; wrong behaviour by raw access to every descriptor, index and flag.
+//! The driver's side of virtqueues (virtio 1.3, 2.7 split and 2.8 packed). Correct behaviour is available as `add`,
+//! `publish` and `take_used`. Wrong behaviour is possible with raw access to every descriptor, index and flag.
 //!
-//! `add` puts chains into the ring, still hidden from the device; `publish` makes all of them visible in one step and
-//! returns whether the device wants a kick.
+//! `add` writes chains into the ring, still hidden from the device. `publish` makes all added chains visible in one
+//! step, and returns whether the device requested a kick.
 
 mod packed;
 mod split;
@@ -23,19 +23,19 @@ pub const DESC_AVAIL: u16 = 1 << 7;
 /// Descriptor flag of a packed ring: with [`DESC_AVAIL`], the owner of the descriptor (virtio 1.3, 2.8.1).
 pub const DESC_USED: u16 = 1 << 15;
 
-/// `flags` of a split ring's available ring: no interrupts (virtio 1.3, 2.7.6).
+/// Value of `flags` in a split ring's available ring: no interrupts (virtio 1.3, 2.7.6).
 pub const AVAIL_NO_INTERRUPT: u16 = 1;
-/// `flags` of a split ring's used ring: no kicks (virtio 1.3, 2.7.8).
+/// Value of `flags` in a split ring's used ring: no kicks (virtio 1.3, 2.7.8).
 pub const USED_NO_NOTIFY: u16 = 1;
 
-/// Event suppression of a packed ring: notify of everything (virtio 1.3, 2.8.14).
+/// Event suppression of a packed ring: notify of every event (virtio 1.3, 2.8.14).
 pub const EVENT_ENABLE: u16 = 0;
-/// Event suppression of a packed ring: notify of nothing (virtio 1.3, 2.8.14).
+/// Event suppression of a packed ring: notify of no event (virtio 1.3, 2.8.14).
 pub const EVENT_DISABLE: u16 = 1;
 /// Event suppression of a packed ring: notify when the named descriptor is passed (virtio 1.3, 2.8.14).
 pub const EVENT_DESC: u16 = 2;
 
-/// Bytes of a descriptor, in both kinds of rings.
+/// Length of a descriptor in bytes, in split and packed rings.
 pub const DESC_LEN: u64 = 16;
 /// Bit of the wrap counter in an `off_wrap` or in a vring base (virtio 1.3, 2.8.14).
 pub const WRAP_BIT: u16 = 1 << 15;
@@ -43,21 +43,21 @@ pub const WRAP_BIT: u16 = 1 << 15;
 /// One buffer of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Its guest address.
+    /// Guest address of the buffer.
     pub addr: u64,
-    /// Its bytes.
+    /// Length of the buffer in bytes.
     pub len: u32,
-    /// True if the device writes it (else it reads it).
+    /// True if the device writes the buffer, false if the device reads it.
     pub writable: bool,
 }
 
 impl Buffer {
-    /// Describes a buffer that the device reads.
+    /// Returns a buffer that the device reads.
     pub fn readable(addr: u64, len: usize) -> Self {
         Self { addr, len: len as u32, writable: false }
     }
 
-    /// Describes a buffer that the device writes.
+    /// Returns a buffer that the device writes.
     pub fn writable(addr: u64, len: usize) -> Self {
         Self { addr, len: len as u32, writable: true }
     }
@@ -67,7 +67,7 @@ impl Buffer {
     }
 }
 
-/// Returns the bytes of a chain that the device may write.
+/// Returns the total length of a chain's writable buffers in bytes.
 fn writable_len(buffers: &[Buffer]) -> u32 {
     let writable = buffers.iter().filter(|buffer| buffer.writable);
     writable.fold(0, |sum, buffer| sum.saturating_add(buffer.len))
@@ -76,33 +76,34 @@ fn writable_len(buffers: &[Buffer]) -> u32 {
 /// A chain used by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// Its id, as returned by `add`.
+    /// ID of the chain, as returned by `add`.
     pub id: u16,
-    /// Bytes written according to the device. For a chain skipped by an in-order device, all writable bytes.
+    /// Number of written bytes, as reported by the device. For a chain skipped by an in-order device, the number of all
+    /// writable bytes.
     pub len: u32,
 }
 
 /// The negotiated options of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingOptions {
-    /// `EVENT_IDX`: kicks and interrupts are requested by position.
+    /// True with `EVENT_IDX`: kicks and interrupts are requested by position.
     pub event_idx: bool,
-    /// `IN_ORDER`: the device may report a batch by its last chain alone.
+    /// True with `IN_ORDER`: the device can report only the last chain of a batch.
     pub in_order: bool,
 }
 
 /// The guest addresses of a ring's three parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAddresses {
-    /// The descriptors.
+    /// Address of the descriptors.
     pub descriptors: u64,
-    /// The driver's part: the available ring; in a packed ring, driver event suppression.
+    /// Address of the driver area: the available ring, or driver event suppression in a packed ring.
     pub driver: u64,
-    /// The device's part: the used ring; in a packed ring, device event suppression.
+    /// Address of the device area: the used ring, or device event suppression in a packed ring.
     pub device: u64,
 }
 
-/// A virtqueue of either kind, as its driver sees it.
+/// The driver's side of a split or packed virtqueue.
 #[derive(Debug)]
 pub enum Virtqueue {
     /// A split ring.
@@ -111,7 +112,7 @@ pub enum Virtqueue {
     Packed(PackedDriver),
 }
 
-/// The same call on either kind.
+/// Makes the same call on a split or packed ring.
 macro_rules! either {
     ($queue:ident, $ring:ident => $call:expr) => {
         match $queue {
@@ -122,7 +123,7 @@ macro_rules! either {
 }
 
 impl Virtqueue {
-    /// Makes a ring of `size` descriptors in memory of its own.
+    /// Makes a ring of `size` descriptors in newly allocated guest memory.
     pub fn new(memory: &GuestMemory, packed: bool, size: u16, options: RingOptions) -> Self {
         if packed {
             Self::Packed(PackedDriver::new(memory, size, options))
@@ -131,47 +132,47 @@ impl Virtqueue {
         }
     }
 
-    /// See [`SplitDriver::add`].
+    /// Adds a chain, as [`SplitDriver::add`].
     pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
         either!(self, ring => ring.add(direct, indirect))
     }
 
-    /// See [`SplitDriver::publish`].
+    /// Publishes added chains, as [`SplitDriver::publish`].
     pub fn publish(&mut self) -> bool {
         either!(self, ring => ring.publish())
     }
 
-    /// See [`SplitDriver::take_used`].
+    /// Takes the next used chain, as [`SplitDriver::take_used`].
     pub fn take_used(&mut self) -> Option<Used> {
         either!(self, ring => ring.take_used())
     }
 
-    /// See [`SplitDriver::snoop_used`].
+    /// Returns the untaken used chains, as [`SplitDriver::snoop_used`].
     pub fn snoop_used(&mut self) -> Vec<Used> {
         either!(self, ring => ring.snoop_used())
     }
 
-    /// See [`SplitDriver::snapshot_len`].
+    /// Returns the number of untaken used chains already seen, as [`SplitDriver::snapshot_len`].
     pub fn snapshot_len(&self) -> usize {
         either!(self, ring => ring.snapshot_len())
     }
 
-    /// See [`SplitDriver::enable_interrupts`].
+    /// Requests an interrupt, as [`SplitDriver::enable_interrupts`].
     pub fn enable_interrupts(&mut self) -> bool {
         either!(self, ring => ring.enable_interrupts())
     }
 
-    /// See [`SplitDriver::interrupt_after`].
+    /// Requests an interrupt after some chains, as [`SplitDriver::interrupt_after`].
     pub fn interrupt_after(&mut self, chains: u16) {
         either!(self, ring => ring.interrupt_after(chains));
     }
 
-    /// See [`SplitDriver::disable_interrupts`].
+    /// Disables interrupts, as [`SplitDriver::disable_interrupts`].
     pub fn disable_interrupts(&mut self) {
         either!(self, ring => ring.disable_interrupts());
     }
 
-    /// Returns the number of chains in the ring not taken back.
+    /// Returns the number of added chains that were not taken back.
     pub fn in_flight(&self) -> usize {
         either!(self, ring => ring.in_flight())
     }
@@ -191,22 +192,22 @@ impl Virtqueue {
         either!(self, ring => ring.addresses())
     }
 
-    /// See [`SplitDriver::resume_base`] and [`PackedDriver::resume_base`].
+    /// Returns the base for a later device, as [`SplitDriver::resume_base`] and [`PackedDriver::resume_base`].
     pub fn resume_base(&self) -> u32 {
         either!(self, ring => ring.resume_base())
     }
 
-    /// Goes on at the same addresses of other memory, a copy of the first.
+    /// Continues at the same addresses of `memory`, a copy of the old memory.
     pub(crate) fn move_to(&mut self, memory: &GuestMemory) {
         either!(self, ring => ring.memory = memory.clone());
     }
 
-    /// Resets the ring as after a reset of the device: empty, at its beginning. Forgets chains in flight.
+    /// Resets the ring as after a reset of the device: empty, at its start. Drops chains in flight.
     pub fn reset(&mut self) {
         either!(self, ring => ring.reset());
     }
 
-    /// Returns the split ring. Panics when the ring is packed.
+    /// Returns the split ring. Panics if the ring is packed.
     pub fn split(&mut self) -> &mut SplitDriver {
         match self {
             Self::Split(ring) => ring,
@@ -214,7 +215,7 @@ impl Virtqueue {
         }
     }
 
-    /// Returns the packed ring. Panics when the ring is split.
+    /// Returns the packed ring. Panics if the ring is split.
     pub fn packed(&mut self) -> &mut PackedDriver {
         match self {
             Self::Packed(ring) => ring,
@@ -223,15 +224,15 @@ impl Virtqueue {
     }
 }
 
-/// Returns true if going from `old` to `new` passes `event` (virtio 1.3, 2.7.10: `vring_need_event`).
+/// Returns true if the step from `old` to `new` passes `event` (virtio 1.3, 2.7.10: `vring_need_event`).
 fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// Indirect tables, one per chain id, kept for the next chain of that id.
+/// Indirect tables, one per chain ID, reused for the next chain with the same ID.
 #[derive(Debug, Default)]
 struct Tables {
-    /// Address of the table, and its number of descriptors.
+    /// Address and number of descriptors of each table.
     by_id: Vec<Option<(u64, usize)>>,
 }
 
@@ -260,20 +261,20 @@ impl Tables {
 /// A chain in flight.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
-    /// Its number of descriptors of the ring.
+    /// Number of the ring's descriptors in the chain.
     descriptors: u16,
-    /// Writable bytes for the device.
+    /// Number of bytes that the device can write.
     writable_len: u32,
 }
 
-/// Writable bytes of a chain made by hand: the kit does not look into it.
+/// Number of writable bytes for a chain made by the test. The test kit does not parse such a chain.
 const UNKNOWN_LEN: u32 = u32::MAX;
 
-/// The chains in flight, checked against the device's reports. Both kinds of rings use this.
+/// The chains in flight of a split or packed ring, checked against the device's reports.
 #[derive(Debug)]
 struct InFlight {
     by_id: Vec<Option<Chain>>,
-    /// Ids in the order of their addition; only kept for an in-order device.
+    /// IDs in the order of addition, stored only for an in-order device.
     order: std::collections::VecDeque<u16>,
     in_order: bool,
     len: usize,
@@ -285,7 +286,7 @@ impl InFlight {
     }
 
     fn insert(&mut self, id: u16, chain: Chain) {
-        // A test with chains of its own may use an id twice.
+        // A test that makes its own chains can use an ID twice.
         self.len += usize::from(self.by_id[id as usize].replace(chain).is_none());
         if self.in_order {
             self.order.push_back(id);

@@ -1,5 +1,5 @@
-//! A host port that owns one memory area and lends frames of it both ways, as an `AF_XDP` socket does with its UMEM
-//! (Linux `Documentation/networking/af_xdp.rst`): the host's frames are lent in place, and received frames are written
+//! A host port that owns one memory area and lends frames in both directions, as an `AF_XDP` socket does with its UMEM
+//! (Linux `Documentation/networking/af_xdp.rst`). The host's frames are lent in place, and received frames are written
 //! to the place where the host reads them.
 
 use offramp_adapter::port::{HostPort, InPlace, PortError};
@@ -13,7 +13,7 @@ use offramp_offload::vlan::TagChange;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-/// A frame of the area: its start and its end.
+/// The start and end of a frame in the area.
 type Place = Range<usize>;
 
 /// An incomplete received frame.
@@ -23,24 +23,25 @@ struct Open {
     len: usize,
 }
 
-/// The port, and the host that shares its memory.
+/// The port, and the host that shares the port's memory.
 #[derive(Debug)]
 pub struct UmemPort {
     area: FrameBuffer<Vec<u8>>,
     frame_len: usize,
     /// Starts of the free frames (the fill ring).
     free: VecDeque<usize>,
-    /// The host's frames to send (the transmit ring), and the frame lent to the adapter.
+    /// Frames to send by the host (the transmit ring).
     to_send: VecDeque<(TxMeta, Place)>,
+    /// Start of the frame lent to the adapter.
     lent: Option<usize>,
     open: HashMap<usize, Open>,
-    /// Delivered frames, shown to the host by the next flush (the receive ring).
+    /// Delivered frames, published to the host by the next flush (the receive ring).
     delivered: Vec<(RxMeta, Place)>,
     shown: VecDeque<(RxMeta, Place)>,
 }
 
 impl UmemPort {
-    /// Makes an area of `frames` frames, each of `frame_len` bytes and room for a VLAN tag before it.
+    /// Makes an area of `frames` frames, each with `frame_len` bytes and room for a VLAN tag before the frame.
     pub fn new(frames: usize, frame_len: usize) -> Self {
         let stride = VLAN_TAG_LEN + frame_len;
         Self {
@@ -55,14 +56,14 @@ impl UmemPort {
         }
     }
 
-    /// Sends a frame as the host. Returns false when the area has no room for it.
+    /// Sends a frame as the host. Returns false if the area has no room for the frame.
     pub fn send(&mut self, request: TxMeta, bytes: &[u8]) -> bool {
         let Some(place) = self.write(bytes) else { return false };
         self.to_send.push_back((request, place));
         true
     }
 
-    /// Takes the next frame shown to the host.
+    /// Takes the next frame published to the host.
     pub fn recv(&mut self) -> Option<(RxMeta, Vec<u8>)> {
         let (meta, place) = self.shown.pop_front()?;
         self.free.push_back(place.start);
@@ -70,7 +71,7 @@ impl UmemPort {
         Some((meta, bytes))
     }
 
-    /// Takes the free frames out of the area, or gives them back.
+    /// Exchanges the free frames of the area with `other`. The caller can remove all free frames, or restore them.
     pub fn swap_free(&mut self, other: &mut VecDeque<usize>) {
         std::mem::swap(&mut self.free, other);
     }

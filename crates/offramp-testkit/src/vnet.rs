@@ -1,23 +1,24 @@
-//! The virtio network header in front of every frame (virtio 1.3, 5.1.6), with any value in any field.
+//! The virtio network header before every frame (virtio 1.3, 5.1.6), with any value in any field.
 
 use crate::features;
 
-/// Bytes of `struct virtio_net_hdr` with `num_buffers` (virtio 1.3, 5.1.6).
+/// Length of `struct virtio_net_hdr` with `num_buffers` in bytes (virtio 1.3, 5.1.6).
 pub const BASE_LEN: usize = 12;
-/// Bytes of the header of a legacy driver without mergeable buffers: it has no `num_buffers` (virtio 1.3, 5.1.6.1).
+/// Length of the header of a legacy driver without mergeable buffers, in bytes. This header lacks `num_buffers` (virtio
+/// 1.3, 5.1.6.1).
 pub const LEGACY_LEN: usize = 10;
-/// Bytes of the header with the hash and its report (virtio 1.3, 5.1.6, `HASH_REPORT`).
+/// Length of the header with hash value and hash report in bytes (virtio 1.3, 5.1.6, `HASH_REPORT`).
 pub const HASH_LEN: usize = 20;
 
 /// `flags`: compute the checksum from `csum_start` on and store it at `csum_offset`.
 pub const NEEDS_CSUM: u8 = 1;
 /// `flags`: the checksum was verified.
 pub const DATA_VALID: u8 = 2;
-/// `gso_type`: one frame as it is.
+/// `gso_type`: a single frame without segmentation.
 pub const GSO_NONE: u8 = 0;
 /// `gso_type`: TCP over IPv4.
 pub const GSO_TCPV4: u8 = 1;
-/// `gso_type`: UDP into IP fragments.
+/// `gso_type`: one UDP datagram into IP fragments.
 pub const GSO_UDP: u8 = 3;
 /// `gso_type`: TCP over IPv6.
 pub const GSO_TCPV6: u8 = 4;
@@ -28,27 +29,27 @@ pub const GSO_ECN: u8 = 0x80;
 /// `gso_type`, or'ed: every segment keeps CWR (proposed: virtio-spec issue 232).
 pub const GSO_ACCECN: u8 = 0x10;
 
-/// The fields of the header (virtio 1.3, 5.1.6); on the wire every one is little-endian.
+/// The fields of the header (virtio 1.3, 5.1.6). In the ring, every field is little-endian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// [`NEEDS_CSUM`], [`DATA_VALID`], ….
+    /// Flags, such as [`NEEDS_CSUM`] and [`DATA_VALID`].
     pub flags: u8,
-    /// [`GSO_NONE`] … [`GSO_UDP_L4`], with [`GSO_ECN`].
+    /// Segmentation type: [`GSO_NONE`] to [`GSO_UDP_L4`], or'ed with [`GSO_ECN`].
     pub gso_type: u8,
-    /// Bytes of all headers of the frame.
+    /// Length of all headers of the frame in bytes.
     pub hdr_len: u16,
-    /// Payload bytes of every segment but the last.
+    /// Payload bytes of every segment except the last.
     pub gso_size: u16,
-    /// First byte covered by the checksum.
+    /// Offset of the first byte covered by the checksum.
     pub csum_start: u16,
-    /// The checksum field, from `csum_start`.
+    /// Offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
     /// Number of buffers filled by a received frame.
     pub num_buffers: u16,
 }
 
 impl VnetHeader {
-    /// Returns the header as the ring carries it.
+    /// Returns the bytes of the header.
     pub fn to_bytes(&self) -> [u8; BASE_LEN] {
         let mut bytes = [0; BASE_LEN];
         bytes[0] = self.flags;
@@ -60,7 +61,8 @@ impl VnetHeader {
         bytes
     }
 
-    /// Reads the first [`BASE_LEN`] bytes. With [`LEGACY_LEN`] bytes `num_buffers` is 1. Panics when there are fewer.
+    /// Parses the first [`BASE_LEN`] bytes. With only [`LEGACY_LEN`] bytes, `num_buffers` is 1. Panics if there are
+    /// fewer bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         assert!(bytes.len() >= LEGACY_LEN, "a virtio-net header has {LEGACY_LEN} bytes, here are {}", bytes.len());
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -76,7 +78,7 @@ impl VnetHeader {
     }
 }
 
-/// Returns the bytes of the header under the negotiated `features` (virtio 1.3, 5.1.6).
+/// Returns the length of the header in bytes for the negotiated `features` (virtio 1.3, 5.1.6).
 pub fn header_len(features: u64) -> usize {
     match features {
         _ if features & features::HASH_REPORT != 0 => HASH_LEN,

@@ -1,4 +1,4 @@
-//! Waiting with an end.
+//! Waits with a deadline.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -6,31 +6,31 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Polls before each nap: polling sees short-lived states, and a nap leaves the processor to the peer.
+/// Number of polls before each nap. Polling detects short-lived states, and a nap leaves the processor to the peer.
 const SPINS_BEFORE_NAP: u32 = 200;
-/// Length of the nap.
+/// Length of a nap.
 const NAP: Duration = Duration::from_micros(20);
 
-/// The end of a wait.
+/// The deadline of a wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {
-    /// Returns a wait that ends `timeout` from now.
+    /// Returns a deadline `timeout` from now.
     pub(crate) fn after(timeout: Duration) -> Self {
         Self(Instant::now() + timeout)
     }
 
-    /// Returns true once the wait is over.
+    /// Returns true after the deadline.
     pub(crate) fn is_over(self) -> bool {
         Instant::now() >= self.0
     }
 
-    /// Waits until `fd` has `events` (or an error, or is closed). Returns true if it has, before the end.
+    /// Waits until `fd` has `events`, has an error, or is closed. Returns false at the deadline.
     pub(crate) fn wait_for(self, fd: impl AsFd, events: PollFlags) -> bool {
         loop {
             let left = self.0.saturating_duration_since(Instant::now());
-            // Rounded up, so that the last part of a millisecond is not spent spinning.
+            // Round up, so that the loop does not spin in the last part of a millisecond.
             let timeout = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
             match poll(&mut [PollFd::new(fd.as_fd(), events)], timeout) {
                 Ok(0) if self.is_over() => return false,
@@ -41,7 +41,7 @@ impl Deadline {
         }
     }
 
-    /// Polls by `look` until it finds something, or the end.
+    /// Calls `look` until it returns a value, or until the deadline.
     pub(crate) fn look_for<T>(self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         let mut spins = 0;
         loop {

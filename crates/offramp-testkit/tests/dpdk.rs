@@ -1,5 +1,5 @@
-//! The kit against an external judge: `dpdk-testpmd` with `net_vhost`; it sends every frame back. Needs Debian's
-//! `dpdk-dev` and `librte-net-vhost23`; a huge page file system is not needed.
+//! Tests the test kit with an independent backend: `dpdk-testpmd` with `net_vhost`, which sends every frame back. The
+//! tests need Debian's `dpdk-dev` and `librte-net-vhost23`, but no huge page file system.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -9,17 +9,17 @@ use offramp_testkit::{
     Buffer, DataPlacement, Dialect, Guest, GuestBuilder, HeaderPlacement, RegionSpec, TxLayout, VnetHeader,
 };
 
-/// A hang guard, far above the time on a loaded machine.
+/// Time limit against hangs, far above the time needed on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Memory of testpmd, in MiB.
+/// Memory of testpmd in MiB.
 const TESTPMD_MEMORY_MIB: &str = "128";
-/// Packet buffers of testpmd.
+/// Option for the number of testpmd's packet buffers.
 const TESTPMD_MBUFS: &str = "--total-num-mbufs=4096";
 
 /// A backend that sends every frame back to its queue pair.
 struct Echo {
     process: Child,
-    /// The directory of the socket and of testpmd's files.
+    /// Directory of the socket and of testpmd's files.
     directory: PathBuf,
     socket: PathBuf,
 }
@@ -53,12 +53,12 @@ impl Drop for Echo {
     }
 }
 
-/// Builds a frame of `len` bytes, different for each seed.
+/// Builds a frame of `len` bytes that depends on `seed`.
 fn frame(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at * 31) ^ (seed * 7) ^ (at >> 8)) as u8).collect()
 }
 
-/// Sends frames in the given layout, one by one and in bursts, and compares the returned ones.
+/// Sends frames in the given layout, one by one and in bursts, and compares the returned frames.
 fn echo(guest: &mut Guest, pair: usize, layout: TxLayout, lens: &[usize], rx_buffer_len: usize) {
     let (rx, tx) = guest.pair(pair);
     if rx.in_flight() == 0 {
@@ -86,7 +86,7 @@ fn echo(guest: &mut Guest, pair: usize, layout: TxLayout, lens: &[usize], rx_buf
     tx.drain(PATIENCE);
 }
 
-/// Returns frame lengths from the smallest to the largest, with all around a border.
+/// Returns frame lengths from the smallest to the largest, with all lengths around borders.
 fn lens() -> Vec<usize> {
     (60..80).chain([127, 128, 500, 1024]).chain(1500..=1514).collect()
 }
@@ -112,7 +112,7 @@ fn echo_with(name: &str, builder: &GuestBuilder, rx_buffer_len: usize) {
     guest.stop().expect("stopping the rings");
 }
 
-/// Returns both kinds of rings, with a name for the backend.
+/// Returns builders for split and packed rings, each with a name for the backend.
 fn both(name: &str) -> [(String, GuestBuilder); 2] {
     [(format!("{name}-split"), Guest::builder().split()), (format!("{name}-packed"), Guest::builder().packed())]
 }
@@ -194,7 +194,7 @@ fn handshakes_in_the_order_of_virtio_user_bring_the_device_up() {
 #[test]
 #[ignore = "needs dpdk-testpmd"]
 fn memory_of_two_regions_is_one_for_the_guest() {
-    // The rings do not fit into the first region, and the buffers go on in the second.
+    // The rings do not fit into the first region, so the allocation continues in the second region.
     let regions = [RegionSpec::new(0x4000_0000, 0x4000), RegionSpec::new(0x4000_4000, 64 << 20)];
     for (name, builder) in both("regions") {
         echo_with(&name, &builder.memory(&regions), 2048);

@@ -1,4 +1,4 @@
-//! The frontend and the whole guest against a slow backend in this process.
+//! Tests the frontend and the whole guest with a slow backend in this process.
 
 mod support;
 
@@ -15,9 +15,9 @@ use offramp_testkit::{
 };
 use support::backend::{self, Fault, Journal};
 
-/// A hang guard.
+/// Time limit against hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The backend's offer.
+/// Features offered by the backend.
 const OFFERED: u64 = features::VERSION_1
     | features::PROTOCOL_FEATURES
     | features::MRG_RXBUF
@@ -25,7 +25,7 @@ const OFFERED: u64 = features::VERSION_1
     | features::EVENT_IDX
     | features::RING_PACKED
     | features::IN_ORDER;
-/// Its offered protocol features.
+/// Protocol features offered by the backend.
 const PROTOCOL: u64 = protocol::MQ
     | protocol::REPLY_ACK
     | protocol::STATUS
@@ -325,7 +325,7 @@ fn a_torn_mergeable_frame_is_noticed() {
 fn a_missing_interrupt_panics() {
     let (mut guest, _backend) = connect(&Guest::builder().interrupts(true), Some(Fault::NoInterrupts));
     guest.rx(0).fill(8, 256);
-    // A backend quicker than the first look needs no interrupt; it cannot be that every time.
+    // A backend that is faster than the first poll needs no interrupt. This cannot happen in every round.
     for _ in 0..100 {
         guest.tx(0).send(&VnetHeader::default(), &[&frame(60, 1)]);
         guest.rx(0).recv_within(Duration::from_millis(200));

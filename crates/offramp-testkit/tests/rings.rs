@@ -1,4 +1,4 @@
-//! The drivers against a slow device in files.
+//! Tests the drivers with a slow device that accesses memory as files.
 
 mod support;
 
@@ -7,7 +7,7 @@ use offramp_testkit::{Buffer, GuestMemory, RegionSpec, RingOptions, Used, Virtqu
 use support::{Chain, Device, Files};
 
 const MEMORY_LEN: u64 = 1 << 20;
-/// Address of the tests' buffers; nothing is read or written there.
+/// Address of the tests' buffers, where no byte is read or written.
 const BUFFERS_AT: u64 = 0x8000;
 
 struct Pair {
@@ -24,7 +24,8 @@ fn pair(packed: bool, size: u16, options: RingOptions) -> Pair {
     Pair { files: Files::of(&memory), memory, driver, device }
 }
 
-/// Returns all kinds of rings: packed or split, with and without each option, also with sizes for packed rings only.
+/// Returns all kinds of rings: packed or split, with and without each option. Includes sizes that only packed rings can
+/// have.
 fn all_kinds() -> impl Iterator<Item = Pair> {
     let options = |at: usize| RingOptions { event_idx: at & 1 != 0, in_order: at & 2 != 0 };
     let split = [4, 64].into_iter().flat_map(move |size| (0..4).map(move |at| pair(false, size, options(at))));
@@ -154,7 +155,8 @@ fn a_kick_is_due_exactly_when_the_device_asked_for_it() {
         for round in 0..40 {
             let wanted = round % 3 != 0;
             pair.device.want_kicks(&pair.files, wanted);
-            // The device waits for the first chain of the burst; the second, published alone, is past it.
+            // The device requests a kick for the first chain of the burst, and the second chain, published separately,
+            // lies past this position.
             pair.driver.add(&[buffer(0, false)], &[]).unwrap();
             assert_eq!(pair.driver.publish(), wanted, "round {round}, packed {}", pair.device.packed);
             pair.driver.add(&[buffer(0, false)], &[]).unwrap();

@@ -1,4 +1,4 @@
-//! The whole order of requests that brings a device up, for each relevant frontend.
+//! The sequence of requests that starts a device, for each relevant frontend.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,7 +7,7 @@ use crate::features::{self, protocol};
 use crate::memory::{GuestMemory, Region};
 use crate::ring::RingAddresses;
 
-/// Status bits of the driver (virtio 1.3, 2.1).
+/// The status bits of the driver (virtio 1.3, 2.1).
 pub(crate) mod status {
     pub const ACKNOWLEDGE: u8 = 1;
     pub const DRIVER: u8 = 2;
@@ -15,38 +15,38 @@ pub(crate) mod status {
     pub const FEATURES_OK: u8 = 8;
 }
 
-/// Regions with room in `virtio_uml`'s table, used or not.
+/// Number of entries in `virtio_uml`'s region table, used or not.
 const UML_REGIONS: usize = 2;
 
-/// The frontend whose order of requests a handshake follows.
+/// The frontend that defines the order of requests in a handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// QEMU's vhost-user netdev: protocol features before the owner, call descriptors once before features and once
-    /// more with the rings.
+    /// QEMU's vhost-user netdev: protocol features before the owner, call descriptors before the features and a second
+    /// time with the rings.
     #[default]
     Qemu,
-    /// DPDK's virtio-user: owner first, call descriptors before features alone, bases without a used position.
+    /// DPDK's virtio-user: owner first, call descriptors only before the features, bases without a used position.
     Dpdk,
-    /// Linux' `virtio_uml`: owner first, memory before the call descriptors, all rings described before the first is
-    /// kicked, every base 0. Its memory table has room for two regions at least.
+    /// Linux' `virtio_uml`: owner first, memory before the call descriptors, all rings described before the first kick
+    /// descriptor, every base 0. Its memory table has at least two entries.
     UserModeLinux,
-    /// Cloud Hypervisor: owner first, features and memory before all ring sizes, a base behind the addresses that has
-    /// 16 bits, no error descriptors (`setup_vhost_user` of its version 53).
+    /// Cloud Hypervisor: owner first, features and memory before all ring sizes, a base of 16 bits after the addresses,
+    /// no error descriptors (`setup_vhost_user` of version 53).
     CloudHypervisor,
 }
 
-/// A frontend's requirements for a backend.
+/// The options of a handshake with a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeOptions {
-    /// The order of requests.
+    /// Order of requests.
     pub dialect: Dialect,
-    /// Required features: without them the test makes no sense.
+    /// Required features. Without these features, the test is meaningless.
     pub required: u64,
-    /// Features taken if offered.
+    /// Features accepted if offered.
     pub optional: u64,
-    /// Protocol features taken if offered.
+    /// Protocol features accepted if offered.
     pub protocol: u64,
-    /// True to enable the rings once they are started.
+    /// True to enable the rings after their start.
     pub enables: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Negotiated {
     pub protocol_offered: u64,
     /// Protocol features in use.
     pub protocol: u64,
-    /// Maximum of queue pairs; 1 when the backend cannot be asked.
+    /// Maximum number of queue pairs, 1 if the backend does not support the query.
     pub queue_pairs_max: u64,
 }
 
@@ -71,7 +71,7 @@ impl Negotiated {
     }
 }
 
-/// A virtqueue as a frontend describes it to a backend.
+/// The description of a virtqueue for a backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Vring<'a> {
     pub index: u32,
@@ -84,8 +84,8 @@ pub(crate) struct Vring<'a> {
 }
 
 impl Frontend {
-    /// Negotiates features with the backend; it knows nothing of the guest's memory yet. Panics when a required feature
-    /// is not offered.
+    /// Negotiates features with the backend, before the guest's memory is shared. Panics if a required feature is not
+    /// offered.
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -122,7 +122,7 @@ impl Frontend {
         Ok(())
     }
 
-    /// Announces memory and rings to the backend, and starts them.
+    /// Shares memory and rings with the backend, and starts the rings.
     pub(crate) fn start(
         &self,
         options: &HandshakeOptions,
@@ -156,7 +156,7 @@ impl Frontend {
         Ok(())
     }
 
-    /// Announces all regions at once, or one by one if the backend has slots for them.
+    /// Shares all regions at once, or one by one if the backend has memory slots.
     fn share_memory(&self, dialect: Dialect, agreed: &Negotiated, memory: &GuestMemory) -> Result<(), PeerError> {
         if !agreed.speaks(protocol::CONFIGURE_MEM_SLOTS) || dialect == Dialect::CloudHypervisor {
             return match dialect {
@@ -170,7 +170,7 @@ impl Frontend {
         regions.iter().try_for_each(|region| self.add_mem_reg(MemRegion::new(region), region.fd()))
     }
 
-    /// Announces the parts of a ring that come before its addresses.
+    /// Sends the requests for a ring that precede its addresses.
     fn prepare_vring(&self, dialect: Dialect, vring: &Vring<'_>) -> Result<(), PeerError> {
         self.set_vring_call(vring.index, Some(vring.call))?;
         match dialect {
@@ -193,7 +193,7 @@ impl Frontend {
         Ok(())
     }
 
-    /// Announces all rings, then sends the kicks. This frontend knows neither a base nor wrap counters.
+    /// Describes all rings, then sends the kick descriptors. This frontend supports neither bases nor wrap counters.
     fn start_vrings_of_uml(&self, memory: &GuestMemory, vrings: &[Vring<'_>], enables: bool) -> Result<(), PeerError> {
         for vring in vrings {
             self.set_vring_call(vring.index, Some(vring.call))?;
@@ -229,7 +229,7 @@ impl Frontend {
 
     fn start_vring(&self, dialect: Dialect, memory: &GuestMemory, vring: &Vring<'_>) -> Result<(), PeerError> {
         let Vring { index, size, base, .. } = *vring;
-        // virtio-user does not know the upper half of a packed ring's base.
+        // virtio-user does not support the upper half of a packed ring's base.
         let base = if dialect == Dialect::Dpdk { base & 0xffff } else { base };
         self.set_vring_num(index, size.into())?;
         self.set_vring_base(index, base)?;

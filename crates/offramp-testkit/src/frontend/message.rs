@@ -1,41 +1,41 @@
-//! Messages of vhost-user as bytes ("Message Specification" in its specification). The numbers are in the machine's
-//! byte order, here little-endian.
+//! Messages of vhost-user as bytes ("Message Specification" in the specification). Numbers have the machine's byte
+//! order, here little-endian.
 
 use std::os::fd::OwnedFd;
 
-/// Bytes of a message's header.
+/// Length of a message's header in bytes.
 pub const HEADER_LEN: usize = 12;
-/// `flags`: the version of the protocol.
+/// `flags`: version of the protocol.
 pub const VERSION: u32 = 1;
 /// `flags`: the message is an answer.
 pub const FLAG_REPLY: u32 = 1 << 2;
-/// `flags`: the sender wants an acknowledgement.
+/// `flags`: the sender requests an acknowledgement.
 pub const FLAG_NEED_REPLY: u32 = 1 << 3;
 
 /// The header of a message, with any value in any field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// One of [`request`] or [`backend_request`].
+    /// Request number from [`request`] or [`backend_request`].
     pub request: u32,
-    /// [`VERSION`], [`FLAG_REPLY`], [`FLAG_NEED_REPLY`].
+    /// Combination of [`VERSION`], [`FLAG_REPLY`] and [`FLAG_NEED_REPLY`].
     pub flags: u32,
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub payload_len: u32,
 }
 
 impl Header {
-    /// Returns the header of a right request with a payload of `payload_len` bytes.
+    /// Returns the header of a valid request with a payload of `payload_len` bytes.
     pub fn new(request: u32, payload_len: usize) -> Self {
         Self { request, flags: VERSION, payload_len: payload_len as u32 }
     }
 
-    /// Returns the same header, with a request for an acknowledgement.
+    /// Returns the same header with a request for an acknowledgement.
     #[must_use]
     pub fn with_need_reply(self) -> Self {
         Self { flags: self.flags | FLAG_NEED_REPLY, ..self }
     }
 
-    /// Returns the header as it is sent.
+    /// Returns the bytes of the header.
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         for (place, word) in bytes.chunks_exact_mut(4).zip([self.request, self.flags, self.payload_len]) {
@@ -51,19 +51,19 @@ impl Header {
     }
 }
 
-/// A message as received.
+/// A received message.
 #[derive(Debug)]
 pub struct RawMessage {
-    /// Its header.
+    /// Header of the message.
     pub header: Header,
-    /// Its payload, as long as the header says.
+    /// Payload of the length in the header.
     pub payload: Vec<u8>,
-    /// Its descriptors.
+    /// Received file descriptors.
     pub fds: Vec<OwnedFd>,
 }
 
 impl RawMessage {
-    /// Returns the 64-bit number at the beginning of the payload.
+    /// Returns the 64-bit number at the start of the payload.
     pub fn u64(&self) -> u64 {
         u64::from_le_bytes(self.field(0))
     }
@@ -127,7 +127,7 @@ pub mod request {
     pub const CHECK_DEVICE_STATE: u32 = 43;
 }
 
-/// Requests of the backend, on its own channel ("Back-end message types").
+/// Requests of the backend, on a separate channel ("Back-end message types").
 #[allow(missing_docs)] // The names are the specification's.
 pub mod backend_request {
     pub const CONFIG_CHANGE_MSG: u32 = 2;

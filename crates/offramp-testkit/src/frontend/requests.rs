@@ -1,7 +1,7 @@
-//! Every request as a method that waits for its answer.
+//! Methods for all requests. Each method waits for the answer.
 //!
-//! A request that changes something is acknowledged if `REPLY_ACK` was negotiated; otherwise the method returns right
-//! after sending.
+//! The backend acknowledges a request without an answer only if `REPLY_ACK` was negotiated. Without `REPLY_ACK`, such a
+//! method returns right after sending.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -12,25 +12,25 @@ use crate::features::protocol;
 use crate::memory::{GuestMemory, Region};
 use crate::ring::RingAddresses;
 
-/// Flag beside the index in `SET_VRING_KICK`, `_CALL`, `_ERR`: no descriptor is attached.
+/// Flag next to the index in `SET_VRING_KICK`, `_CALL` and `_ERR`: no descriptor is attached.
 pub const NO_FD: u64 = 1 << 8;
 /// Flag of `SET_VRING_ADDR`: writes to the used ring are logged (`VHOST_VRING_F_LOG`).
 const VRING_LOG: u32 = 1;
-/// Bytes of the device's configuration before its content in `GET_CONFIG`: offset, size, flags.
+/// Length of the fields before the configuration bytes in `GET_CONFIG`, in bytes: offset, size, flags.
 const CONFIG_HEAD_LEN: usize = 12;
 
 /// The payload of `SET_VRING_ADDR`, with any value in any field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VringAddr {
-    /// The virtqueue.
+    /// Index of the virtqueue.
     pub index: u32,
-    /// `VHOST_VRING_F_LOG` to log writes to the used ring.
+    /// Flags: `VHOST_VRING_F_LOG` to log writes to the used ring.
     pub flags: u32,
     /// User address of the descriptors.
     pub descriptors: u64,
-    /// User address of the device's part.
+    /// User address of the device area.
     pub used: u64,
-    /// User address of the driver's part.
+    /// User address of the driver area.
     pub available: u64,
     /// Guest address for the log of the used ring.
     pub log: u64,
@@ -49,7 +49,7 @@ impl VringAddr {
         }
     }
 
-    /// Returns the same payload, with writes to the used ring logged as writes to guest address `log`.
+    /// Returns the same payload with logging: writes to the used ring are logged as writes to guest address `log`.
     #[must_use]
     pub fn with_log(self, log: u64) -> Self {
         Self { flags: VRING_LOG, log, ..self }
@@ -59,18 +59,18 @@ impl VringAddr {
 /// A memory region in the format of `SET_MEM_TABLE` and `ADD_MEM_REG`, with any value in any field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemRegion {
-    /// Its first guest-physical address.
+    /// First guest-physical address of the region.
     pub guest_addr: u64,
-    /// Its bytes.
+    /// Length of the region in bytes.
     pub len: u64,
-    /// Its address in the frontend.
+    /// Address of the region in the frontend.
     pub user_addr: u64,
-    /// Its offset in its file.
+    /// Offset of the region in its file.
     pub file_offset: u64,
 }
 
 impl MemRegion {
-    /// Returns the true description of a region.
+    /// Returns the correct description of a region.
     pub fn new(region: &Region) -> Self {
         Self {
             guest_addr: region.guest_addr(),
@@ -86,7 +86,7 @@ impl MemRegion {
     }
 }
 
-/// Requests with an answer of their own, and requests with only an acknowledgement.
+/// Functions for requests with an answer, and for requests with only an acknowledgement.
 impl Frontend {
     /// Sends a request and waits for its answer.
     ///
@@ -100,7 +100,7 @@ impl Frontend {
         self.answer_to(request)
     }
 
-    /// Sends a request, and waits for the acknowledgement if that was negotiated.
+    /// Sends a request, and waits for the acknowledgement if acknowledgements were negotiated.
     ///
     /// # Errors
     /// Returns an error if the backend acknowledges with anything but 0, or closes the connection.
@@ -155,15 +155,16 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The requests, by their names in the specification ("Front-end message types"); it describes their payloads.
-#[allow(clippy::missing_errors_doc)] // Each fails when the backend refuses or closes, as `PeerError` says.
+/// The requests with their names in the specification ("Front-end message types"). The specification describes the
+/// payloads.
+#[allow(clippy::missing_errors_doc)] // Each fails if the backend refuses or closes, see `PeerError`.
 impl Frontend {
-    /// `GET_FEATURES`: the backend's offer.
+    /// `GET_FEATURES`: returns the features offered by the backend.
     pub fn get_features(&self) -> Result<u64, PeerError> {
         self.ask_u64(request::GET_FEATURES)
     }
 
-    /// `SET_FEATURES`: the accepted features.
+    /// `SET_FEATURES`: sends the accepted features.
     pub fn set_features(&self, features: u64) -> Result<(), PeerError> {
         self.tell_u64(request::SET_FEATURES, features)
     }
@@ -173,7 +174,7 @@ impl Frontend {
         self.ask_u64(request::GET_PROTOCOL_FEATURES)
     }
 
-    /// `SET_PROTOCOL_FEATURES`. With `REPLY_ACK` among them, everything after it is acknowledged.
+    /// `SET_PROTOCOL_FEATURES`. If `features` contains `REPLY_ACK`, all later requests are acknowledged.
     pub fn set_protocol_features(&mut self, features: u64) -> Result<(), PeerError> {
         self.reply_ack = false;
         self.tell_u64(request::SET_PROTOCOL_FEATURES, features)?;
@@ -201,7 +202,7 @@ impl Frontend {
         self.set_mem_table_with_room(memory, 0)
     }
 
-    /// `SET_MEM_TABLE` with descriptions that may be wrong, and any files.
+    /// `SET_MEM_TABLE` with any descriptions, even wrong ones, and any files.
     pub fn set_mem_regions(&self, regions: &[MemRegion], fds: &[BorrowedFd<'_>]) -> Result<(), PeerError> {
         let mut payload = words(&[regions.len() as u32, 0]);
         payload.extend(regions.iter().flat_map(|region| region.to_bytes()));
@@ -223,7 +224,7 @@ impl Frontend {
         self.ask_u64(request::GET_MAX_MEM_SLOTS)
     }
 
-    /// `ADD_MEM_REG`. For a region of [`GuestMemory`]: `add_mem_reg(MemRegion::new(region), region.fd())`.
+    /// `ADD_MEM_REG`. For a region of [`GuestMemory`], call `add_mem_reg(MemRegion::new(region), region.fd())`.
     pub fn add_mem_reg(&self, region: MemRegion, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
         self.tell_mem_reg(request::ADD_MEM_REG, region, &[fd])
     }
@@ -233,23 +234,23 @@ impl Frontend {
         self.tell_mem_reg(request::REM_MEM_REG, region, &[])
     }
 
-    /// `SET_LOG_BASE` with the whole log; it has an answer of its own (with `LOG_SHMFD`).
+    /// `SET_LOG_BASE` with the whole log. With `LOG_SHMFD`, this request has an answer.
     pub fn set_log_base(&self, log: &DirtyLog) -> Result<(), PeerError> {
         self.set_log_at(log.len(), 0, log.fd())
     }
 
-    /// `SET_LOG_BASE` with any length and place of the log in its file.
+    /// `SET_LOG_BASE` with any length and file offset of the log.
     pub fn set_log_at(&self, mmap_size: u64, mmap_offset: u64, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
         let payload = [mmap_size.to_le_bytes(), mmap_offset.to_le_bytes()].concat();
         self.ask(request::SET_LOG_BASE, &payload, &[fd]).map(drop)
     }
 
-    /// `SET_VRING_NUM`: descriptors of the ring.
+    /// `SET_VRING_NUM`: sets the number of descriptors of the ring.
     pub fn set_vring_num(&self, index: u32, descriptors: u32) -> Result<(), PeerError> {
         self.tell_vring(request::SET_VRING_NUM, index, descriptors)
     }
 
-    /// `SET_VRING_BASE`: the backend's start (packed: two positions with wrap counters).
+    /// `SET_VRING_BASE`: sets the start position (packed: two positions with wrap counters).
     pub fn set_vring_base(&self, index: u32, base: u32) -> Result<(), PeerError> {
         self.tell_vring(request::SET_VRING_BASE, index, base)
     }
@@ -270,12 +271,12 @@ impl Frontend {
         self.tell(request::SET_VRING_ADDR, &payload, &[])
     }
 
-    /// `SET_VRING_KICK`; without a descriptor the backend polls.
+    /// `SET_VRING_KICK`. Without a descriptor, the backend polls.
     pub fn set_vring_kick(&self, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
         self.tell_vring_fd(request::SET_VRING_KICK, index, fd)
     }
 
-    /// `SET_VRING_CALL`; without a descriptor the driver polls.
+    /// `SET_VRING_CALL`. Without a descriptor, the driver polls.
     pub fn set_vring_call(&self, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
         self.tell_vring_fd(request::SET_VRING_CALL, index, fd)
     }
@@ -290,12 +291,12 @@ impl Frontend {
         self.tell_vring(request::SET_VRING_ENABLE, index, enable.into())
     }
 
-    /// `GET_QUEUE_NUM`: the backend's maximum of queue pairs (virtio-net).
+    /// `GET_QUEUE_NUM`: returns the maximum number of queue pairs of the backend (virtio-net).
     pub fn get_queue_num(&self) -> Result<u64, PeerError> {
         self.ask_u64(request::GET_QUEUE_NUM)
     }
 
-    /// `SEND_RARP`: the guest has moved here, tell the network.
+    /// `SEND_RARP`: requests an announcement of the guest to the network after a migration.
     pub fn send_rarp(&self, mac: [u8; 6]) -> Result<(), PeerError> {
         let mut payload = [0; 8];
         payload[..6].copy_from_slice(&mac);
@@ -307,8 +308,8 @@ impl Frontend {
         self.tell_u64(request::NET_SET_MTU, mtu)
     }
 
-    /// `GET_CONFIG`: `len` bytes of the device's configuration from byte `offset` on. An answer without content is a
-    /// refusal.
+    /// `GET_CONFIG`: returns `len` bytes of the device's configuration from byte `offset` on. An answer without content
+    /// means that the backend refuses.
     pub fn get_config(&self, offset: u32, len: u32) -> Result<Vec<u8>, PeerError> {
         let mut payload = words(&[offset, len, 0]);
         payload.resize(CONFIG_HEAD_LEN + len as usize, 0);
@@ -328,7 +329,7 @@ impl Frontend {
         self.tell(request::SET_CONFIG, &payload, &[])
     }
 
-    /// `SET_STATUS`: the driver's status byte (virtio 1.3, 2.1).
+    /// `SET_STATUS`: sends the driver's status byte (virtio 1.3, 2.1).
     pub fn set_status(&self, status: u8) -> Result<(), PeerError> {
         self.tell_u64(request::SET_STATUS, status.into())
     }
@@ -338,7 +339,7 @@ impl Frontend {
         Ok(self.ask_u64(request::GET_STATUS)? as u8)
     }
 
-    /// `GET_INFLIGHT_FD`: a region for `num_queues` queues of `queue_size` descriptors.
+    /// `GET_INFLIGHT_FD`: returns a new region for `num_queues` queues of `queue_size` descriptors.
     pub fn get_inflight_fd(&self, num_queues: u16, queue_size: u16) -> Result<Inflight, PeerError> {
         let payload = inflight_bytes(0, 0, num_queues, queue_size);
         let mut answer = self.ask(request::GET_INFLIGHT_FD, &payload, &[])?;
@@ -352,14 +353,14 @@ impl Frontend {
         })
     }
 
-    /// `SET_INFLIGHT_FD`: the region of an earlier backend.
+    /// `SET_INFLIGHT_FD`: sends the region of an earlier backend.
     pub fn set_inflight_fd(&self, inflight: &Inflight) -> Result<(), PeerError> {
         let Inflight { mmap_size, mmap_offset, num_queues, queue_size, .. } = *inflight;
         let payload = inflight_bytes(mmap_size, mmap_offset, num_queues, queue_size);
         self.tell(request::SET_INFLIGHT_FD, &payload, &[inflight.fd()])
     }
 
-    /// `SET_BACKEND_REQ_FD`: gives the backend a channel for requests of its own.
+    /// `SET_BACKEND_REQ_FD`: gives the backend a channel for requests to the frontend.
     pub fn set_backend_req_fd(&mut self) -> Result<(), PeerError> {
         let (ours, theirs) = UnixStream::pair().expect("making the backend's channel");
         self.tell(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
@@ -367,13 +368,13 @@ impl Frontend {
         Ok(())
     }
 
-    /// Returns the next request of the backend on its own channel; nothing when it closed the channel. Panics when none
-    /// comes within `timeout`.
+    /// Returns the backend's next request on its channel, or `None` if the backend closed the channel. Panics if no
+    /// request is received within `timeout`.
     pub fn backend_request(&self, timeout: Duration) -> Option<RawMessage> {
         recv_message(self.channel(), timeout, "a request of its own")
     }
 
-    /// Acknowledges a request of the backend with `code` (0: done).
+    /// Acknowledges a request of the backend with `code`. 0 means success.
     pub fn acknowledge_backend(&self, asked: &RawMessage, code: u64) -> bool {
         let header = Header { flags: super::VERSION | super::FLAG_REPLY, ..Header::new(asked.header.request, 8) };
         send_all(self.channel(), &[&header.to_bytes()[..], &code.to_le_bytes()].concat(), &[], self.timeout)

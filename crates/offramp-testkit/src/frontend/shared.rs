@@ -1,24 +1,24 @@
-//! Memory shared by frontend and backend beside the guest's: the dirty log and the in-flight region.
+//! Memory shared by frontend and backend in addition to guest memory: the dirty log and the inflight region.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::hugepages::HugePages;
 use crate::memory::{GuestMemory, PAGE_LEN, RegionSpec};
 
-/// The log of pages written by the backend, one bit for each page of guest memory ("Migration" in the specification).
+/// The log of pages written by the backend, with one bit per page of guest memory ("Migration" in the specification).
 #[derive(Clone, Debug)]
 pub struct DirtyLog {
-    /// A mapped file of its own; its "guest addresses" are offsets in the log.
+    /// A separate mapped file. Guest addresses in it are offsets in the log.
     log: GuestMemory,
 }
 
 impl DirtyLog {
-    /// Makes a clean log for all of `memory`.
+    /// Makes a clean log for the whole `memory`.
     pub fn new(memory: &GuestMemory) -> Self {
         Self { log: GuestMemory::new(&[Self::place(memory)]) }
     }
 
-    /// As [`DirtyLog::new`], in a file of huge pages.
+    /// Does the same as [`DirtyLog::new`], but in a file of huge pages.
     pub fn on_huge_pages(memory: &GuestMemory, pages: &HugePages) -> Self {
         Self { log: GuestMemory::on_huge_pages(&[Self::place(memory)], pages) }
     }
@@ -28,12 +28,12 @@ impl DirtyLog {
         RegionSpec::new(0, (end / PAGE_LEN / 8 + 1).next_multiple_of(PAGE_LEN))
     }
 
-    /// Returns its bytes.
+    /// Returns the length of the log in bytes.
     pub fn len(&self) -> u64 {
         self.log.border()
     }
 
-    /// Returns true if there are no bytes; it always has some.
+    /// Returns true if the log has no bytes, which never happens.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -54,8 +54,8 @@ impl DirtyLog {
         self.log.read_vec(0, self.len() as usize).iter().map(|byte| byte.count_ones()).sum()
     }
 
-    /// Takes the marks out and returns the addresses of the written pages. Exchanges each word, because the backend may
-    /// mark others meanwhile.
+    /// Clears the marks and returns the addresses of the written pages. Exchanges each word atomically, because the
+    /// backend can mark other pages at the same time.
     pub fn take(&self) -> Vec<u64> {
         let words = (0..self.len()).step_by(8);
         let marked = words.map(|at| (at * 8 * PAGE_LEN, self.log.take_u64(at))).filter(|(_, word)| *word != 0);
@@ -65,24 +65,25 @@ impl DirtyLog {
         pages.collect()
     }
 
-    /// Makes all pages clean again.
+    /// Marks all pages as clean.
     pub fn clear(&self) {
         self.log.fill(0, self.len() as usize, 0);
     }
 }
 
-/// The region for a backend's chains in flight, so that it can go on after a crash ("Inflight I/O tracking").
+/// The region that tracks a backend's chains in flight, so that a new backend can continue after a crash ("Inflight I/O
+/// tracking").
 #[derive(Debug)]
 pub struct Inflight {
-    /// Bytes of the region.
+    /// Length of the region in bytes.
     pub mmap_size: u64,
-    /// Its offset in its file.
+    /// Offset of the region in its file.
     pub mmap_offset: u64,
-    /// Number of its queues.
+    /// Number of queues in the region.
     pub num_queues: u16,
-    /// Descriptors of each.
+    /// Number of descriptors per queue.
     pub queue_size: u16,
-    /// Its file.
+    /// File of the region.
     pub file: OwnedFd,
 }
 

@@ -8,15 +8,17 @@ use std::os::unix::net::UnixStream;
 use super::message::request;
 use super::{Frontend, PeerError};
 
-/// Directions of a transfer.
+/// Direction of a transfer: save.
 const SAVE: u32 = 0;
+/// Direction of a transfer: load.
 const LOAD: u32 = 1;
-/// Bits of an answer: an error; no descriptor is returned.
+/// Mask for the error in an answer.
 const ERROR: u64 = 0xff;
+/// Bit of an answer: no descriptor is returned.
 const NO_FILE: u64 = 1 << 8;
 
 impl Frontend {
-    /// Reads the state of a backend with stopped rings, and checks that it was whole.
+    /// Reads the state of a backend with stopped rings, and checks that the transfer was complete.
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -27,7 +29,7 @@ impl Frontend {
         Ok(state)
     }
 
-    /// Gives a backend a state, and has it checked.
+    /// Sends a state to a backend, and checks that the backend accepted it.
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -36,7 +38,8 @@ impl Frontend {
         self.check_device_state()
     }
 
-    /// `SET_DEVICE_STATE_FD`, with a socket, as Cloud Hypervisor. Returns its other end, or the backend's own file.
+    /// `SET_DEVICE_STATE_FD` with a socket, as Cloud Hypervisor does. Returns the other end of the socket, or a file
+    /// provided by the backend.
     fn open_state(&self, direction: u32) -> Result<File, PeerError> {
         let request = request::SET_DEVICE_STATE_FD;
         let (near, far) = UnixStream::pair().expect("making a channel for the state");
@@ -50,7 +53,7 @@ impl Frontend {
         }
     }
 
-    /// `CHECK_DEVICE_STATE`: asks whether the last transfer was successful.
+    /// `CHECK_DEVICE_STATE`: checks whether the last transfer was successful.
     fn check_device_state(&self) -> Result<(), PeerError> {
         let request = request::CHECK_DEVICE_STATE;
         match self.ask(request, &[], &[])?.u64() {

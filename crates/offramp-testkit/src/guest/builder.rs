@@ -10,14 +10,14 @@ use crate::frontend::{Dialect, Frontend, HandshakeOptions};
 use crate::hugepages::HugePages;
 use crate::memory::{GuestMemory, RegionSpec};
 
-/// Default memory of a guest, bytes. Untouched pages cost nothing.
+/// Default memory of a guest in bytes. Untouched pages cost nothing.
 const MEMORY_LEN: u64 = 256 << 20;
-/// Its guest address: not 0, so that guest addresses and offsets differ.
+/// Guest address of the default memory. Not 0, so that guest addresses and offsets differ.
 const MEMORY_AT: u64 = 0x4000_0000;
 /// Default number of descriptors of a ring.
 const QUEUE_SIZE: u16 = 256;
 
-/// Builds a [`Guest`].
+/// A builder for a [`Guest`].
 #[derive(Clone, Debug)]
 pub struct GuestBuilder {
     pub(super) handshake: HandshakeOptions,
@@ -66,93 +66,95 @@ impl GuestBuilder {
         self.require(features::RING_PACKED, true)
     }
 
-    /// Makes the backend keep the chains in flight in a region, and gives it that again at a reconnect.
+    /// Makes the backend track the chains in flight in a region, and passes this region again after a reconnect.
     #[must_use]
     pub fn inflight(mut self) -> Self {
         self.handshake.protocol |= protocol::INFLIGHT_SHMFD;
         Self { inflight: true, ..self }
     }
 
-    /// Sets the descriptors of every ring: a power of two for split rings, anything up to 32768 for packed ones.
+    /// Sets the number of descriptors of every ring: a power of two for split rings, any number up to 32768 for packed
+    /// rings.
     #[must_use]
     pub fn queue_size(self, descriptors: u16) -> Self {
         Self { queue_size: descriptors, ..self }
     }
 
-    /// Sets the number of queue pairs. More than one needs vhost-user's protocol feature `MQ`, and takes virtio's
-    /// features `MQ` and `CTRL_VQ` if offered.
+    /// Sets the number of queue pairs. More than one pair needs vhost-user's protocol feature `MQ`, and accepts
+    /// virtio's features `MQ` and `CTRL_VQ` if offered.
     #[must_use]
     pub fn queue_pairs(self, pairs: u16) -> Self {
         let optional = if pairs > 1 { features::MQ | features::CTRL_VQ } else { 0 };
         Self { queue_pairs: pairs, ..self.features_if_offered(optional) }
     }
 
-    /// Adds required features (see [`crate::features`]): without them the test makes no sense.
+    /// Adds required features (see [`crate::features`]). Without these features, the test is meaningless.
     #[must_use]
     pub fn features(self, mask: u64) -> Self {
         self.require(mask, true)
     }
 
-    /// Uses a driver of before virtio 1.0: without `VERSION_1`, and with a header of 10 bytes unless buffers are
+    /// Uses a driver older than virtio 1.0: without `VERSION_1`, and with a header of 10 bytes unless buffers are
     /// mergeable (virtio 1.3, 5.1.6.1).
     #[must_use]
     pub fn legacy(self) -> Self {
         self.require(features::VERSION_1, false)
     }
 
-    /// Adds features taken if offered.
+    /// Adds features accepted if offered.
     #[must_use]
     pub fn features_if_offered(mut self, mask: u64) -> Self {
         self.handshake.optional |= mask;
         self
     }
 
-    /// Sets the protocol features taken if offered, in place of `MQ`, `REPLY_ACK` and `STATUS`.
+    /// Sets the protocol features accepted if offered, in place of `MQ`, `REPLY_ACK` and `STATUS`.
     #[must_use]
     pub fn protocol_features(mut self, mask: u64) -> Self {
         self.handshake.protocol = mask;
         self
     }
 
-    /// Lets one received frame fill several buffers, or not.
+    /// Sets whether one received frame can fill several buffers.
     #[must_use]
     pub fn mergeable(self, on: bool) -> Self {
         self.require(features::MRG_RXBUF, on)
     }
 
-    /// Negotiates indirect tables, or not. Also sets [`TxLayout::indirect`]: it decides on their use for sending.
+    /// Sets whether indirect tables are negotiated. Also sets [`TxLayout::indirect`], which controls their use for sent
+    /// frames.
     #[must_use]
     pub fn indirect(mut self, on: bool) -> Self {
         self.layout.indirect = on;
         self.require(features::INDIRECT_DESC, on)
     }
 
-    /// Requests kicks and interrupts by position, or not.
+    /// Sets whether kicks and interrupts are requested by position.
     #[must_use]
     pub fn event_idx(self, on: bool) -> Self {
         self.require(features::EVENT_IDX, on)
     }
 
-    /// Makes the device use chains in order, or not.
+    /// Sets whether the device must use chains in order.
     #[must_use]
     pub fn in_order(self, on: bool) -> Self {
         self.require(features::IN_ORDER, on)
     }
 
-    /// Makes the queues sleep until the device interrupts them, or not. If on, a missing interrupt makes a wait fail.
-    /// If off, they ask for none and poll.
+    /// Sets whether the queues sleep until an interrupt of the device. If on, a missing interrupt makes a wait fail. If
+    /// off, the queues request no interrupts and poll.
     #[must_use]
     pub fn interrupts(self, on: bool) -> Self {
         Self { interrupts: on, ..self }
     }
 
-    /// Adds a control queue handled by the backend: the vring after those of all pairs.
+    /// Adds a control queue handled by the backend. Its vring follows the vrings of all pairs.
     #[must_use]
     pub fn control_queue(self) -> Self {
         Self { control_queue: true, ..self.require(features::CTRL_VQ, true) }
     }
 
-    /// Enables the rings once they are started; if off, a test does it later.
+    /// Sets whether the rings are enabled after their start. If off, a test enables the rings later.
     #[must_use]
     pub fn enabled(mut self, on: bool) -> Self {
         self.handshake.enables = on;
@@ -178,7 +180,7 @@ impl GuestBuilder {
         Self { huge_pages: Some(Arc::clone(pages)), ..self }
     }
 
-    /// Sets the layout of sent frames in descriptors; the queues can change it later.
+    /// Sets the layout of sent frames in descriptors. The queues can change the layout later.
     #[must_use]
     pub fn tx_layout(self, layout: TxLayout) -> Self {
         Self { layout, ..self }
@@ -190,17 +192,17 @@ impl GuestBuilder {
         self
     }
 
-    /// Brings the device up at a backend that listens at `path`.
+    /// Starts the device with a backend that listens at `path`.
     pub fn connect(&self, path: impl AsRef<Path>) -> Guest {
         self.over(Frontend::connect(path))
     }
 
-    /// Brings the device up at a backend that connects to `listener`.
+    /// Starts the device with a backend that connects to `listener`.
     pub fn accept(&self, listener: &UnixListener) -> Guest {
         self.over(Frontend::accept(listener))
     }
 
-    /// Brings the device up over a connection without any message so far.
+    /// Starts the device over a connection without any message so far.
     pub fn over(&self, frontend: Frontend) -> Guest {
         Guest::new(self, frontend)
     }

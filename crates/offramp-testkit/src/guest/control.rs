@@ -1,4 +1,4 @@
-//! The driver's end of a control queue: one command after the other.
+//! The driver's end of a control queue, for one command at a time.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use super::queue::Queue;
 use crate::memory::GuestMemory;
 use crate::ring::Buffer;
 
-/// Bytes of the longest command, and of the longest answer.
+/// Maximum length of a command, and of an answer, in bytes.
 const PART_LEN_MAX: u64 = 1 << 17;
-/// Time limit for an answer, on a machine with other work.
+/// Time limit for an answer, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A control queue.
@@ -25,8 +25,9 @@ impl ControlQueue {
         Self { queue, command_at, answer_at }
     }
 
-    /// Sends a command in as many pieces, and waits for the answer. The device may write `answer_lens` bytes of it into
-    /// buffers of their own. Returns the written bytes; `None`: the chain went back with nothing.
+    /// Sends a command with one buffer per piece, and waits for the answer. The device can write the answer into
+    /// separate buffers with the lengths `answer_lens`. Returns the written bytes, or `None` if the device returned the
+    /// chain without an answer.
     pub fn command(&mut self, pieces: &[&[u8]], answer_lens: &[usize]) -> Option<Vec<u8>> {
         let mut at = self.command_at;
         let mut buffers = Vec::new();
@@ -43,7 +44,7 @@ impl ControlQueue {
         self.chain(&buffers)
     }
 
-    /// Sends a chain of any kind. Its answer begins at the first buffer that the device may write.
+    /// Sends any chain, and waits for the answer. The answer begins in the first writable buffer.
     pub fn chain(&mut self, buffers: &[Buffer]) -> Option<Vec<u8>> {
         self.queue.ring.add(buffers, &[]).expect("room for a command");
         self.publish();

@@ -1,4 +1,4 @@
-//! The parts of every queue: a ring in guest memory, and eventfds for its kicks, interrupts and errors.
+//! The common parts of all queues: a ring in guest memory, and eventfds for kicks, interrupts and errors.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::memory::GuestMemory;
 use crate::ring::{RingOptions, Used, Virtqueue};
 use crate::wait::Deadline;
 
-/// Counts of the uses of a queue's eventfds.
+/// The numbers of signals on a queue's eventfds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
-    /// Kicks by the driver.
+    /// Number of kicks by the driver.
     pub kicks: u64,
-    /// Interrupts by the device.
+    /// Number of interrupts by the device.
     pub calls: u64,
-    /// Errors reported by the device.
+    /// Number of errors reported by the device.
     pub errors: u64,
 }
 
@@ -58,13 +58,13 @@ impl Queue {
         }
     }
 
-    /// Describes the queue to a backend, as vring `index` that begins at `base`.
+    /// Returns the description of the queue for a backend, as vring `index` with the start position `base`.
     pub(super) fn vring(&self, index: u32, base: u32) -> Vring<'_> {
         let [kick, call, err] = [&self.kick, &self.call, &self.err].map(AsFd::as_fd);
         Vring { index, size: self.ring.size(), base, addresses: self.ring.addresses(), kick, call, err }
     }
 
-    /// Makes added chains visible and kicks when the device wants it. Returns true after a kick.
+    /// Publishes added chains, and kicks if the device requested a kick. Returns true after a kick.
     pub fn publish(&mut self) -> bool {
         let wanted = self.ring.publish();
         if wanted {
@@ -73,21 +73,21 @@ impl Queue {
         wanted
     }
 
-    /// Kicks the device, whether it wants it or not.
+    /// Kicks the device, even if the device did not request a kick.
     pub fn kick(&mut self) {
         self.kick.write(1).expect("kicking the device");
         self.seen.kicks += 1;
     }
 
-    /// Returns the kicks, interrupts and errors so far.
+    /// Returns the numbers of kicks, interrupts and errors so far.
     pub fn signals(&mut self) -> Signals {
         self.seen.calls += drain(&self.call);
         self.seen.errors += drain(&self.err);
         self.seen
     }
 
-    /// Waits for the next used chain: asleep between interrupts when the queue wants them, else by polling. Panics when
-    /// an interrupt is missing.
+    /// Waits for the next used chain. Sleeps between interrupts if the queue uses interrupts, else polls. Panics if an
+    /// interrupt is missing.
     pub(super) fn wait_used(&mut self, timeout: Duration) -> Option<Used> {
         let deadline = Deadline::after(timeout);
         if !self.interrupts {
@@ -110,18 +110,18 @@ impl Queue {
         }
     }
 
-    /// Returns used chains that are visible and not taken, without taking them.
+    /// Returns all visible used chains that were not taken, without taking them.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.ring.snoop_used()
     }
 
-    /// Returns the number of chains held by the device, or used and not taken.
+    /// Returns the number of chains that the device holds, or that are used and not taken.
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight()
     }
 
-    /// Returns the ring, for raw access. Chains added there by the test have buffers of its own; the queue neither
-    /// assembles the device's bytes there nor takes the buffers back.
+    /// Returns the ring, for raw access. Chains added by the test through raw access have the test's buffers. For such
+    /// chains, the queue neither assembles the device's bytes nor reuses the buffers.
     pub fn ring(&mut self) -> &mut Virtqueue {
         &mut self.ring
     }
@@ -137,7 +137,7 @@ impl Queue {
     }
 }
 
-/// Takes an eventfd's count.
+/// Reads and clears an eventfd's counter.
 fn drain(fd: &EventFd) -> u64 {
     match fd.read() {
         Ok(count) => count,

@@ -10,7 +10,7 @@ use crate::ring::{Buffer, Used};
 use crate::vnet::{self, VnetHeader};
 use crate::wait::Deadline;
 
-/// Guard bytes after every buffer; the device must leave them alone.
+/// Number of guard bytes after every buffer. The device must not change them.
 const GUARD_LEN: usize = 16;
 /// Value of the guard bytes.
 const GUARD: u8 = 0xa5;
@@ -18,9 +18,9 @@ const GUARD: u8 = 0xa5;
 /// A chain of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainUse {
-    /// Its id.
+    /// ID of the chain.
     pub id: u16,
-    /// Bytes written by the device.
+    /// Number of bytes written by the device.
     pub len: u32,
     /// Capacity in bytes.
     pub capacity: u32,
@@ -29,17 +29,17 @@ pub struct ChainUse {
 /// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// The header as it was written.
+    /// Header bytes, as written by the device.
     pub header: Vec<u8>,
-    /// The frame, put together from all buffers.
+    /// Frame bytes, assembled from all buffers.
     pub frame: Vec<u8>,
-    /// `num_buffers` of the header.
+    /// Field `num_buffers` of the header.
     pub num_buffers: u16,
-    /// The chains of the frame, in their order.
+    /// Chains of the frame, in order.
     pub chains: Vec<ChainUse>,
-    /// True if all of them were used when the first was found used: a device must make them visible together (virtio
-    /// 1.3, 5.1.6.4.1). In a split ring this finds every violation that happens at this moment, since one index covers
-    /// all; in a packed ring, a device that is only a little too late can escape.
+    /// True if all chains of the frame were used when the first was found used. A device must make these chains visible
+    /// together (virtio 1.3, 5.1.6.4.1). In a split ring, one index covers all chains, so this check detects every
+    /// violation at this moment. In a packed ring, the check can miss a device that is only slightly late.
     pub visible_together: bool,
 }
 
@@ -50,7 +50,7 @@ impl Received {
     }
 }
 
-/// A receive queue. [`Queue`] has its ring and its signals.
+/// A receive queue. [`Queue`] contains the ring and the signals.
 #[derive(Debug)]
 pub struct RxQueue {
     pub(super) queue: Queue,
@@ -58,7 +58,7 @@ pub struct RxQueue {
     header_len: usize,
     mergeable: bool,
     recycle: bool,
-    /// The buffers of every chain, by its id.
+    /// Buffers of every chain, by the chain's ID.
     posted: Vec<Vec<Buffer>>,
 }
 
@@ -74,19 +74,17 @@ impl RxQueue {
         }
     }
 
-    /// Puts the buffers of a received frame back into the ring at once, or not; on by default.
+    /// Sets whether the buffers of a received frame return to the ring at once. On by default.
     pub fn set_recycle(&mut self, on: bool) {
         self.recycle = on;
     }
 
-    /// Gives the device `buffers` chains of one buffer with `len` bytes each. Returns the number of chains that fit
-    /// into the ring.
+    /// Adds `buffers` chains, each of one buffer with `len` bytes. Returns the number of chains that fit into the ring.
     pub fn fill(&mut self, buffers: usize, len: usize) -> usize {
         self.fill_chains(buffers, &[len])
     }
 
-    /// Gives the device `chains` chains of buffers with the given lengths. Returns the number of chains that fit into
-    /// the ring.
+    /// Adds `chains` chains of buffers with the given lengths. Returns the number of chains that fit into the ring.
     pub fn fill_chains(&mut self, chains: usize, lens: &[usize]) -> usize {
         let mut added = 0;
         while added < chains && self.queue.ring.free_descriptors() >= lens.len() {
@@ -109,24 +107,24 @@ impl RxQueue {
         self.posted[id as usize] = buffers;
     }
 
-    /// Receives the next frame. Panics when none comes within `timeout`.
+    /// Receives the next frame. Panics if no frame is received within `timeout`.
     pub fn recv(&mut self, timeout: Duration) -> Received {
         self.recv_within(timeout).unwrap_or_else(|| panic!("no frame came within {timeout:?}"))
     }
 
-    /// Receives the next frame, if one comes within `timeout`.
+    /// Receives the next frame, or returns `None` after `timeout`.
     pub fn recv_within(&mut self, timeout: Duration) -> Option<Received> {
         let first = self.queue.wait_used(timeout)?;
         Some(self.receive(first))
     }
 
-    /// Receives the next frame, if there is one.
+    /// Receives the next frame, or returns `None` if no frame is available.
     pub fn try_recv(&mut self) -> Option<Received> {
         let first = self.queue.ring.take_used()?;
         Some(self.receive(first))
     }
 
-    /// Assembles a frame that begins in chain `first`.
+    /// Assembles the frame that begins in chain `first`.
     fn receive(&mut self, first: Used) -> Received {
         let visible = 1 + self.queue.ring.snapshot_len();
         let mut chains = Vec::with_capacity(1);
@@ -147,7 +145,7 @@ impl RxQueue {
         Received { header: bytes, frame, num_buffers, chains, visible_together: visible >= count }
     }
 
-    /// Appends the device's bytes in a chain, and gives the chain's buffers back to the ring or to the pool.
+    /// Appends the bytes written by the device to a chain, and returns the chain's buffers to the ring or to the pool.
     fn read_chain(&mut self, used: Used, bytes: &mut Vec<u8>, chains: &mut Vec<ChainUse>) {
         let buffers = std::mem::take(&mut self.posted[used.id as usize]);
         let mut left = used.len as usize;

@@ -8,38 +8,38 @@ use crate::frontend::TIMEOUT;
 use crate::ring::{Buffer, Used};
 use crate::vnet::{self, VnetHeader};
 
-/// The place of the header.
+/// Placement of the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderPlacement {
-    /// In a buffer of its own.
+    /// The header has a separate buffer.
     #[default]
     Own,
-    /// In one buffer with the first piece of the frame.
+    /// The header shares one buffer with the first piece of the frame.
     WithData,
-    /// Split over this many buffers of its own (at most one for each of its bytes).
+    /// The header is split over this number of separate buffers (at most one buffer per byte).
     Split(usize),
 }
 
-/// The place of the frame.
+/// Placement of the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataPlacement {
-    /// In one buffer, whatever its parts.
+    /// The frame has one buffer, regardless of its parts.
     #[default]
     OneBuffer,
-    /// In a buffer for each part.
+    /// The frame has one buffer per part.
     Parts,
-    /// In this many buffers of nearly the same size (at most one for each byte), apart from each other in memory.
+    /// The frame has this number of buffers of nearly the same size (at most one buffer per byte), separated in memory.
     Scattered(usize),
 }
 
-/// The layout of a frame in descriptors (virtio 1.3, 2.7.4: a device must take every layout).
+/// The layout of a frame in descriptors. A device must accept every layout (virtio 1.3, 2.7.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxLayout {
-    /// The place of the header.
+    /// Placement of the header.
     pub header: HeaderPlacement,
-    /// The place of the frame.
+    /// Placement of the frame.
     pub data: DataPlacement,
-    /// True to name the buffers in an indirect table; it must have been negotiated.
+    /// True to use an indirect table, which must be negotiated.
     pub indirect: bool,
 }
 
@@ -65,7 +65,7 @@ impl TxLayout {
     }
 }
 
-/// Divides `len` into `count` pieces that differ by a byte at most; none is empty.
+/// Divides `len` into `count` nonempty pieces that differ by at most one byte.
 fn pieces(len: usize, count: usize) -> Vec<usize> {
     let count = count.min(len);
     (0..count).map(|at| len * (at + 1) / count - len * at / count).collect()
@@ -74,13 +74,13 @@ fn pieces(len: usize, count: usize) -> Vec<usize> {
 /// A sent chain.
 #[derive(Debug, Default)]
 struct Sent {
-    /// Address and length of its buffers.
+    /// Address and length of each buffer.
     buffers: Vec<(u64, usize)>,
-    /// Their original bytes, if they shall be compared.
+    /// Original bytes of the buffers, if they are to be compared.
     bytes: Vec<u8>,
 }
 
-/// A transmit queue. [`Queue`] has its ring and its signals.
+/// A transmit queue. [`Queue`] contains the ring and the signals.
 #[derive(Debug)]
 pub struct TxQueue {
     pub(super) queue: Queue,
@@ -111,14 +111,14 @@ impl TxQueue {
         self.layout = layout;
     }
 
-    /// Keeps a copy of frames sent from now on, and panics when the device has changed one: it may only read (virtio
-    /// 1.3, 2.7.5.1).
+    /// Sets whether the queue keeps a copy of frames sent from now on. If on, a frame changed by the device causes a
+    /// panic: a device must only read such buffers (virtio 1.3, 2.7.5.1).
     pub fn set_compare(&mut self, on: bool) {
         self.compare = on;
     }
 
-    /// Sends one frame, given in any number of parts, and kicks when the device wants it. Waits while the ring is full.
-    /// Returns the chain's id.
+    /// Sends one frame, given in any number of parts, and kicks if the device requested a kick. Waits while the ring is
+    /// full. Returns the chain's ID.
     pub fn send(&mut self, header: &VnetHeader, parts: &[&[u8]]) -> u16 {
         let id = match self.stage(header, parts) {
             Some(id) => id,
@@ -139,7 +139,7 @@ impl TxQueue {
         }
     }
 
-    /// Puts one frame into the ring. The device sees it after [`Queue::publish`]. Returns nothing when the ring is
+    /// Adds one frame to the ring. The device sees the frame after [`Queue::publish`]. Returns `None` if the ring is
     /// full.
     pub fn stage(&mut self, header: &VnetHeader, parts: &[&[u8]]) -> Option<u16> {
         let mut bytes = header.to_bytes().to_vec();
@@ -147,7 +147,7 @@ impl TxQueue {
         self.stage_bytes(&bytes, parts)
     }
 
-    /// As [`TxQueue::stage`], with a header of any bytes and any length.
+    /// Does the same as [`TxQueue::stage`], with a header of any bytes and any length.
     pub fn stage_bytes(&mut self, header: &[u8], parts: &[&[u8]]) -> Option<u16> {
         let part_lens: Vec<_> = parts.iter().map(|part| part.len()).collect();
         let cuts = self.layout.cuts(header.len(), &part_lens);
@@ -186,14 +186,14 @@ impl TxQueue {
         id
     }
 
-    /// Takes the next chain used by the device; its buffers are free for other frames.
+    /// Takes the next chain used by the device. The chain's buffers are then free for other frames.
     pub fn take_used(&mut self) -> Option<Used> {
         let used = self.queue.ring.take_used()?;
         self.release(used);
         Some(used)
     }
 
-    /// As [`TxQueue::take_used`], with a wait of up to `timeout`.
+    /// Does the same as [`TxQueue::take_used`], but waits up to `timeout`.
     pub fn take_used_within(&mut self, timeout: Duration) -> Option<Used> {
         let used = self.queue.wait_used(timeout)?;
         self.release(used);
@@ -204,7 +204,7 @@ impl TxQueue {
         while self.take_used().is_some() {}
     }
 
-    /// Waits until the device has used every chain. Panics when that takes longer than `timeout`.
+    /// Waits until the device has used every chain. Panics after `timeout` without a used chain.
     pub fn drain(&mut self, timeout: Duration) {
         while self.queue.ring.in_flight() > 0 {
             let left = self.queue.ring.in_flight();
@@ -214,7 +214,7 @@ impl TxQueue {
     }
 
     fn release(&mut self, used: Used) {
-        // A chain added to the ring by the test itself has no buffers of ours.
+        // A chain added to the ring by the test has no buffers of this queue.
         let sent = &mut self.sent[used.id as usize];
         let mut expected = std::mem::take(&mut sent.bytes);
         for (addr, len) in sent.buffers.drain(..) {

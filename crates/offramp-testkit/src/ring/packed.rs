@@ -1,4 +1,4 @@
-//! The driver's half of a packed virtqueue (virtio 1.3, 2.8).
+//! The driver's side of a packed virtqueue (virtio 1.3, 2.8).
 
 use std::collections::VecDeque;
 
@@ -8,27 +8,27 @@ use super::{
 };
 use crate::memory::GuestMemory;
 
-/// Bytes of an event suppression structure (virtio 1.3, 2.8.14).
+/// Length of an event suppression structure in bytes (virtio 1.3, 2.8.14).
 const EVENT_LEN: u64 = 4;
-/// Offset of `flags` in it.
+/// Offset of `flags` in an event suppression structure.
 const EVENT_FLAGS_AT: u64 = 2;
 
-/// `struct pvirtq_desc` (virtio 1.3, 2.8.13), with any value in any field.
+/// A `struct pvirtq_desc` (virtio 1.3, 2.8.13), with any value in any field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackedDescriptor {
     /// Guest address of the buffer.
     pub addr: u64,
-    /// Its bytes; in a used descriptor, the bytes written.
+    /// Length of the buffer in bytes. In a used descriptor, the number of written bytes.
     pub len: u32,
-    /// The buffer id.
+    /// Buffer ID.
     pub id: u16,
-    /// [`super::DESC_NEXT`], [`super::DESC_WRITE`], [`super::DESC_INDIRECT`], [`super::DESC_AVAIL`],
+    /// Flags: [`super::DESC_NEXT`], [`super::DESC_WRITE`], [`super::DESC_INDIRECT`], [`super::DESC_AVAIL`],
     /// [`super::DESC_USED`].
     pub flags: u16,
 }
 
 impl PackedDescriptor {
-    /// Writes the descriptor at a guest address, its flags last.
+    /// Writes the descriptor at a guest address. Writes the flags last.
     pub fn write(&self, memory: &GuestMemory, addr: u64) {
         memory.write_u64(addr, self.addr);
         memory.write_u32(addr + 8, self.len);
@@ -36,14 +36,14 @@ impl PackedDescriptor {
         memory.write_u16(addr + 14, self.flags);
     }
 
-    /// Reads the descriptor at a guest address, its flags first.
+    /// Reads the descriptor at a guest address. Reads the flags first.
     pub fn read(memory: &GuestMemory, addr: u64) -> Self {
         let flags = memory.read_u16(addr + 14);
         Self { addr: memory.read_u64(addr), len: memory.read_u32(addr + 8), id: memory.read_u16(addr + 12), flags }
     }
 }
 
-/// A place in the ring and the wrap counter there.
+/// A position in the ring: slot and wrap counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     slot: u16,
@@ -51,7 +51,7 @@ struct Position {
 }
 
 impl Position {
-    /// The start of both sides (virtio 1.3, 2.8.1: both wrap counters are 1).
+    /// Start position of driver and device (virtio 1.3, 2.8.1: the two wrap counters are 1).
     const START: Self = Self { slot: 0, wrap: true };
 
     fn advance(&mut self, slots: u16, size: u16) {
@@ -74,25 +74,25 @@ pub struct PackedDriver {
     size: u16,
     addresses: RingAddresses,
     options: RingOptions,
-    /// Free slots of the ring.
+    /// Number of free slots of the ring.
     free_slots: u16,
     free_ids: VecDeque<u16>,
     tables: Tables,
     in_flight: InFlight,
-    /// The position of the next chain.
+    /// Position of the next chain.
     next_avail: Position,
-    /// The first unpublished slot, and the flags to publish it.
+    /// First unpublished slot, and the flags that publish it.
     unpublished: Option<(u16, u16)>,
     /// Number of unpublished slots.
     unpublished_slots: u16,
-    /// The position of the next used descriptor.
+    /// Position of the next used descriptor.
     next_used: Position,
-    /// Used chains found but not taken. Taking one frees its id and slots.
+    /// Used chains found but not taken. Taking a chain frees its ID and slots.
     seen: VecDeque<(Used, Chain)>,
 }
 
 impl PackedDriver {
-    /// Makes a ring of `size` descriptors (any number up to 32768) in memory of its own.
+    /// Makes a ring of `size` descriptors (any number up to 32768) in newly allocated guest memory.
     pub fn new(memory: &GuestMemory, size: u16, options: RingOptions) -> Self {
         assert!((1..=WRAP_BIT).contains(&size), "a packed ring has 1 to 32768 descriptors, not {size}");
         let addresses = RingAddresses {
@@ -119,11 +119,12 @@ impl PackedDriver {
         ring
     }
 
-    /// Adds a chain: the `direct` buffers in descriptors of the ring, then the `indirect` buffers, if any, in a
-    /// table that one more descriptor names. Returns the chain's id, or nothing with too few free descriptors. The device sees the chain
-    /// after [`PackedDriver::publish`].
+    /// Adds a chain: the `direct` buffers in descriptors of the ring, then the `indirect` buffers, if any, in a table
+    /// named by one more descriptor. Returns the chain's ID, or `None` if too few descriptors are free. The device sees
+    /// the chain after [`PackedDriver::publish`].
     ///
-    /// Only the last descriptor of a chain carries its id (virtio 1.3, 2.8.6); the others carry a wrong one on purpose.
+    /// Only the last descriptor of a chain carries the chain's ID (virtio 1.3, 2.8.6). The other descriptors carry a
+    /// wrong ID on purpose.
     pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
         let descriptors = direct.len() + usize::from(!indirect.is_empty());
         assert!(descriptors > 0, "a chain needs a buffer");
@@ -144,7 +145,8 @@ impl PackedDriver {
         Some(id)
     }
 
-    /// Writes the next descriptor. The first one since the last `publish` keeps its old flags, and so stops the device.
+    /// Writes the next descriptor. The first descriptor since the last `publish` keeps its old flags, which stops the
+    /// device there.
     fn write_next(&mut self, buffer: Buffer, flags: u16, id: u16) {
         let flags = flags | self.available_flags();
         let slot = self.next_avail.slot;
@@ -158,7 +160,8 @@ impl PackedDriver {
         self.unpublished_slots += 1;
     }
 
-    /// Makes all added chains visible. Returns true if the device wants a kick for them (virtio 1.3, 2.8.14).
+    /// Makes all added chains visible. Returns true if the device requested a kick for these chains (virtio 1.3,
+    /// 2.8.14).
     pub fn publish(&mut self) -> bool {
         let Some((slot, flags)) = self.unpublished.take() else { return false };
         let added = std::mem::take(&mut self.unpublished_slots);
@@ -183,7 +186,7 @@ impl PackedDriver {
         passes(event, new, new.wrapping_sub(added))
     }
 
-    /// Takes the next chain used by the device. Its descriptors are free again. Panics when the device names a chain
+    /// Takes the next chain used by the device, and frees the chain's descriptors. Panics if the device reports a chain
     /// that is not in flight, or more bytes than are writable.
     pub fn take_used(&mut self) -> Option<Used> {
         if self.seen.is_empty() {
@@ -195,15 +198,15 @@ impl PackedDriver {
         Some(used)
     }
 
-    /// Returns all visible, untaken used chains without taking them.
+    /// Returns all visible untaken used chains, without taking them.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.look();
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// Returns the number of untaken chains visible at the last look at the ring. [`PackedDriver::take_used`] looks
-    /// only when it has nothing left: after it returned a chain, this counts the chains visible together with that
-    /// chain.
+    /// Returns the number of untaken chains visible at the last scan of the ring. [`PackedDriver::take_used`] scans
+    /// only if no found chain is left. So after it returned a chain, the number counts the chains visible together with
+    /// this chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
@@ -212,7 +215,7 @@ impl PackedDriver {
     fn look(&mut self) {
         while self.in_flight.len > 0 && self.is_used() {
             let descriptor = self.read_descriptor(self.next_used.slot);
-            // Without WRITE the length is reserved, and drivers ignore it (virtio 1.3, 2.8.4).
+            // Without WRITE, the length is reserved, and drivers ignore it (virtio 1.3, 2.8.4).
             let len = if descriptor.flags & DESC_WRITE != 0 { descriptor.len } else { 0 };
             let seen = &mut self.seen;
             let mut slots = 0;
@@ -224,27 +227,28 @@ impl PackedDriver {
         }
     }
 
-    /// Returns true if the device has used the descriptor at the next used position: both bits equal our wrap counter.
+    /// Returns true if the device has used the descriptor at the next used position. In this case, `AVAIL` and `USED`
+    /// equal the driver's wrap counter.
     fn is_used(&self) -> bool {
         let flags = self.read_descriptor(self.next_used.slot).flags;
         let (avail, used) = (flags & DESC_AVAIL != 0, flags & DESC_USED != 0);
         avail == used && used == self.next_used.wrap
     }
 
-    /// Asks for an interrupt at the next used chain. Returns true if some chains are used already: the device
-    /// need not notify of those.
+    /// Requests an interrupt at the next used chain. Returns true if some chains are already used, because the device
+    /// need not send a notification for these chains.
     pub fn enable_interrupts(&mut self) -> bool {
         if self.options.event_idx {
             self.write_driver_event(self.next_used.off_wrap(), EVENT_DESC);
         } else {
             self.write_driver_event(0, EVENT_ENABLE);
         }
-        self.memory.fence(); // The device must see the wish before we look for the last time.
+        self.memory.fence(); // The device must see the request before the last scan.
         !self.seen.is_empty() || (self.in_flight.len > 0 && self.is_used())
     }
 
-    /// Asks for an interrupt when the used position passes `chains` more descriptors (1: at the next). Only with
-    /// `EVENT_IDX`.
+    /// Requests an interrupt after the used position passes `chains` more descriptors (1: at the next descriptor). Only
+    /// with `EVENT_IDX`.
     pub fn interrupt_after(&mut self, chains: u16) {
         assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
         let mut at = self.next_used;
@@ -252,12 +256,12 @@ impl PackedDriver {
         self.write_driver_event(at.off_wrap(), EVENT_DESC);
     }
 
-    /// Asks for no interrupts.
+    /// Disables interrupts.
     pub fn disable_interrupts(&mut self) {
         self.write_driver_event(0, EVENT_DISABLE);
     }
 
-    /// Returns the number of chains not used by the device, or not seen as used.
+    /// Returns the number of chains in flight: unused, or used and not taken.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len + self.seen.len()
     }
@@ -277,15 +281,15 @@ impl PackedDriver {
         self.addresses
     }
 
-    /// Returns the value of `SET_VRING_BASE` for a device that continues after the last chain seen as used.
-    /// (vhost-user, "vring base": available position in the low half, used position in the high half, each with its
-    /// wrap counter.)
+    /// Returns the value of `SET_VRING_BASE` for a device that continues after the last chain seen as used. The
+    /// available position is in the low half, and the used position in the high half, each with its wrap counter
+    /// (vhost-user, "vring base").
     pub fn resume_base(&self) -> u32 {
         let position = u32::from(self.next_used.off_wrap());
         position | position << 16
     }
 
-    /// Resets the ring as after a reset of the device: empty, at its beginning, interrupts on.
+    /// Resets the ring as after a reset of the device: empty, at its start, interrupts on.
     pub fn reset(&mut self) {
         self.memory.fill(self.addresses.descriptors, usize::from(self.size) * DESC_LEN as usize, 0);
         self.memory.write_u32(self.addresses.driver, 0);
@@ -299,7 +303,7 @@ impl PackedDriver {
     }
 }
 
-/// Raw access, for everything that no driver should do.
+/// Raw access, for actions that no driver should do.
 impl PackedDriver {
     fn write_table(&mut self, id: u16, buffers: &[Buffer]) -> Buffer {
         let table = self.tables.get(&self.memory, id, buffers.len());
@@ -310,9 +314,10 @@ impl PackedDriver {
         Buffer::readable(table, buffers.len() * DESC_LEN as usize)
     }
 
-    /// Adds a chain of descriptors unchanged except for the bits `AVAIL` and `USED`. The device sees it after
-    /// [`PackedDriver::publish`]. When the device uses the id of the last descriptor, [`PackedDriver::take_used`] returns
-    /// the chain like any other. The id must differ from those of [`PackedDriver::add`], or a test cannot tell them apart.
+    /// Adds a chain of descriptors, unchanged except for the bits `AVAIL` and `USED`. The device sees the chain after
+    /// [`PackedDriver::publish`]. When the device uses the ID of the last descriptor, [`PackedDriver::take_used`]
+    /// returns the chain like any other. The ID must differ from the IDs of [`PackedDriver::add`], because a test could
+    /// not distinguish the chains otherwise.
     pub fn add_raw(&mut self, descriptors: &[PackedDescriptor]) {
         let count = descriptors.len() as u16;
         assert!(count <= self.free_slots, "{count} slots are wanted, {} are free", self.free_slots);
@@ -342,7 +347,7 @@ impl PackedDriver {
         descriptor.write(&self.memory, self.descriptor_addr(slot));
     }
 
-    /// Writes the flags of the descriptor in `slot` alone.
+    /// Writes only the flags of the descriptor in `slot`.
     pub fn write_flags(&self, slot: u16, flags: u16) {
         self.memory.write_u16(self.descriptor_addr(slot) + 14, flags);
     }
@@ -352,19 +357,19 @@ impl PackedDriver {
         PackedDescriptor::read(&self.memory, self.descriptor_addr(slot))
     }
 
-    /// Returns the bits that make a descriptor available at the next position: its wrap counter in one, the inverse in
-    /// the other.
+    /// Returns the bits that make a descriptor available at the next position: `AVAIL` equals the wrap counter, and
+    /// `USED` the inverse.
     pub fn available_flags(&self) -> u16 {
         if self.next_avail.wrap { DESC_AVAIL } else { DESC_USED }
     }
 
-    /// Writes driver event suppression: the driver's wish for interrupts.
+    /// Writes driver event suppression, the driver's request for interrupts.
     pub fn write_driver_event(&self, off_wrap: u16, flags: u16) {
         self.memory.write_u16(self.addresses.driver, off_wrap);
         self.memory.write_u16(self.addresses.driver + EVENT_FLAGS_AT, flags);
     }
 
-    /// Returns device event suppression, the device's wish for kicks: `off_wrap` and flags.
+    /// Returns device event suppression, the device's request for kicks: `off_wrap` and flags.
     pub fn device_event(&self) -> (u16, u16) {
         let flags = self.memory.read_u16(self.addresses.device + EVENT_FLAGS_AT);
         (self.memory.read_u16(self.addresses.device), flags)

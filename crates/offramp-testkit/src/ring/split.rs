@@ -1,4 +1,4 @@
-//! The driver's half of a split virtqueue (virtio 1.3, 2.7).
+//! The driver's side of a split virtqueue (virtio 1.3, 2.7).
 
 use std::collections::VecDeque;
 
@@ -8,32 +8,32 @@ use super::{
 };
 use crate::memory::GuestMemory;
 
-/// `flags` and `idx` before the entries of the available and the used ring.
+/// Length of `flags` and `idx` before the entries of the available and the used ring, in bytes.
 const RING_HEAD_LEN: u64 = 4;
-/// Bytes of an entry of the available ring.
+/// Length of an entry of the available ring in bytes.
 const AVAIL_ENTRY_LEN: u64 = 2;
-/// Bytes of an entry of the used ring.
+/// Length of an entry of the used ring in bytes.
 const USED_ENTRY_LEN: u64 = 8;
-/// Bytes of `used_event` or `avail_event`.
+/// Length of `used_event` or `avail_event` in bytes.
 const EVENT_LEN: u64 = 2;
 /// Offset of `idx` in the available and the used ring.
 const IDX_AT: u64 = 2;
 
-/// `struct virtq_desc` (virtio 1.3, 2.7.5), with any value in any field.
+/// A `struct virtq_desc` (virtio 1.3, 2.7.5), with any value in any field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SplitDescriptor {
     /// Guest address of the buffer.
     pub addr: u64,
-    /// Its bytes.
+    /// Length of the buffer in bytes.
     pub len: u32,
-    /// [`super::DESC_NEXT`], [`super::DESC_WRITE`], [`super::DESC_INDIRECT`].
+    /// Flags: [`super::DESC_NEXT`], [`super::DESC_WRITE`], [`super::DESC_INDIRECT`].
     pub flags: u16,
-    /// The next descriptor, with [`super::DESC_NEXT`].
+    /// Index of the next descriptor, with [`super::DESC_NEXT`].
     pub next: u16,
 }
 
 impl SplitDescriptor {
-    /// Writes the descriptor at a guest address: into the table, or into an indirect one.
+    /// Writes the descriptor at a guest address, in the descriptor table or an indirect table.
     pub fn write(&self, memory: &GuestMemory, addr: u64) {
         memory.write_u64(addr, self.addr);
         memory.write_u32(addr + 8, self.len);
@@ -59,25 +59,26 @@ pub struct SplitDriver {
     size: u16,
     addresses: RingAddresses,
     options: RingOptions,
-    /// Free descriptors. First in, first out: an in-order device gives them back in ring order, as 2.7.9 requires.
+    /// Free descriptors, first in, first out: an in-order device returns descriptors in ring order, as required by
+    /// 2.7.9.
     free: VecDeque<u16>,
-    /// The successor of every descriptor in use.
+    /// Successor of every descriptor in use.
     next: Vec<u16>,
     tables: Tables,
     in_flight: InFlight,
-    /// The index of the next chain.
+    /// Index of the next chain.
     avail_idx: u16,
-    /// The published index.
+    /// Published available index.
     published_idx: u16,
     /// Number of used entries read.
     seen_used: u16,
-    /// Used chains found but not taken. Taking one frees its id and descriptors.
+    /// Used chains found but not taken. Taking a chain frees its ID and descriptors.
     seen: VecDeque<(Used, Chain)>,
 }
 
 impl SplitDriver {
-    /// Makes a ring of `size` descriptors in memory of its own. `size` is a power of two for a device that keeps to
-    /// 2.7.
+    /// Makes a ring of `size` descriptors in newly allocated guest memory. `size` must be a power of two for a device
+    /// that conforms to 2.7.
     pub fn new(memory: &GuestMemory, size: u16, options: RingOptions) -> Self {
         assert!(size > 0, "a ring needs descriptors");
         let entries = u64::from(size);
@@ -104,9 +105,9 @@ impl SplitDriver {
         ring
     }
 
-    /// Adds a chain: the `direct` buffers in descriptors of the ring, then any `indirect` ones in a table behind one
-    /// more descriptor. Returns the chain's id, or nothing with too few free descriptors. The device sees the chain
-    /// after [`SplitDriver::publish`].
+    /// Adds a chain: the `direct` buffers in descriptors of the ring, then the `indirect` buffers, if any, in a table
+    /// named by one more descriptor. Returns the chain's ID, or `None` if too few descriptors are free. The device sees
+    /// the chain after [`SplitDriver::publish`].
     pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
         let descriptors = direct.len() + usize::from(!indirect.is_empty());
         assert!(descriptors > 0, "a chain needs a buffer");
@@ -133,7 +134,8 @@ impl SplitDriver {
         Some(head)
     }
 
-    /// Makes all added chains visible. Returns true if the device wants a kick for them (virtio 1.3, 2.7.10).
+    /// Makes all added chains visible. Returns true if the device requested a kick for these chains (virtio 1.3,
+    /// 2.7.10).
     pub fn publish(&mut self) -> bool {
         let old = std::mem::replace(&mut self.published_idx, self.avail_idx);
         if old == self.avail_idx {
@@ -148,7 +150,7 @@ impl SplitDriver {
         }
     }
 
-    /// Takes the next chain used by the device. Its descriptors are free again. Panics when the device names a chain
+    /// Takes the next chain used by the device, and frees the chain's descriptors. Panics if the device reports a chain
     /// that is not in flight, or more bytes than are writable.
     pub fn take_used(&mut self) -> Option<Used> {
         if self.seen.is_empty() {
@@ -159,14 +161,15 @@ impl SplitDriver {
         Some(used)
     }
 
-    /// Returns all visible, untaken used chains without taking them.
+    /// Returns all visible untaken used chains, without taking them.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.look();
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// Returns the number of untaken chains visible at the last look at the ring. [`SplitDriver::take_used`] looks only
-    /// when it has nothing left: after it returned a chain, this counts the chains visible together with that chain.
+    /// Returns the number of untaken chains visible at the last scan of the ring. [`SplitDriver::take_used`] scans only
+    /// if no found chain is left. So after it returned a chain, the number counts the chains visible together with this
+    /// chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
@@ -189,26 +192,27 @@ impl SplitDriver {
         }
     }
 
-    /// Asks for an interrupt at the next used chain. Returns true if some are used already: the device need not notify
-    /// of those.
+    /// Requests an interrupt at the next used chain. Returns true if some chains are already used, because the device
+    /// need not send a notification for these chains.
     pub fn enable_interrupts(&mut self) -> bool {
         if self.options.event_idx {
             self.set_used_event(self.seen_used);
         } else {
             self.set_avail_flags(0);
         }
-        self.memory.fence(); // The device must see the wish before we look for the last time.
+        self.memory.fence(); // The device must see the request before the last scan.
         !self.seen.is_empty() || self.used_idx() != self.seen_used
     }
 
-    /// Asks for an interrupt when `chains` more are used than the driver has found used (1: at the next). Only with
-    /// `EVENT_IDX`.
+    /// Requests an interrupt after `chains` more chains are used than the driver has found used (1: at the next chain).
+    /// Only with `EVENT_IDX`.
     pub fn interrupt_after(&mut self, chains: u16) {
         assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
         self.set_used_event(self.seen_used.wrapping_add(chains).wrapping_sub(1));
     }
 
-    /// Asks for no interrupts. With `EVENT_IDX` the wish is the entry farthest away, and holds for 65535 entries.
+    /// Disables interrupts. With `EVENT_IDX`, the requested entry is the most distant one, so interrupts are disabled
+    /// for 65535 entries.
     pub fn disable_interrupts(&mut self) {
         if self.options.event_idx {
             self.set_used_event(self.seen_used.wrapping_sub(1));
@@ -217,7 +221,7 @@ impl SplitDriver {
         }
     }
 
-    /// Returns the number of chains not used by the device, or not seen as used.
+    /// Returns the number of chains in flight: unused, or used and not taken.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len + self.seen.len()
     }
@@ -237,7 +241,7 @@ impl SplitDriver {
         self.addresses
     }
 
-    /// Returns the value of `SET_VRING_BASE` for a device that takes every unused chain again: the used index.
+    /// Returns the value of `SET_VRING_BASE` for a device that fetches every unused chain again: the used index.
     pub fn resume_base(&self) -> u32 {
         u32::from(self.used_idx())
     }
@@ -257,13 +261,13 @@ impl SplitDriver {
     }
 }
 
-/// Gives back the descriptors of the chain that begins at `head`.
+/// Frees the descriptors of the chain that begins at `head`.
 fn free_chain(free: &mut VecDeque<u16>, next: &[u16], head: u16, descriptors: u16) {
     let chain = std::iter::successors(Some(head), |&index| Some(next[index as usize]));
     free.extend(chain.take(descriptors as usize));
 }
 
-/// Raw access, for everything that no driver should do.
+/// Raw access, for actions that no driver should do.
 impl SplitDriver {
     fn write_table(&mut self, id: u16, buffers: &[Buffer]) -> Buffer {
         let table = self.tables.get(&self.memory, id, buffers.len());
@@ -276,15 +280,15 @@ impl SplitDriver {
         Buffer::readable(table, buffers.len() * DESC_LEN as usize)
     }
 
-    /// Reserves `count` descriptors for chains written by the test itself. They stay reserved until a reset.
+    /// Reserves `count` descriptors for chains written by the test. The descriptors stay reserved until a reset.
     pub fn reserve(&mut self, count: usize) -> Vec<u16> {
         assert!(count <= self.free.len(), "{count} descriptors are wanted, {} are free", self.free.len());
         self.free.drain(..count).collect()
     }
 
-    /// Adds the chain at descriptor `head`, written by the test before or later: any number, also one without a
-    /// descriptor. The device sees it after [`SplitDriver::publish`]; when it uses the chain,
-    /// [`SplitDriver::take_used`] returns it like any other.
+    /// Adds the chain at descriptor `head`, which the test writes before or after this call. `head` can be any number,
+    /// even one without a descriptor. The device sees the chain after [`SplitDriver::publish`]. When the device uses
+    /// the chain, [`SplitDriver::take_used`] returns the chain like any other.
     pub fn add_raw(&mut self, head: u16) {
         if head < self.size {
             self.in_flight.insert(head, Chain { descriptors: 0, writable_len: UNKNOWN_LEN });
@@ -319,17 +323,17 @@ impl SplitDriver {
         self.memory.write_u16(self.addresses.driver + RING_HEAD_LEN + slot * AVAIL_ENTRY_LEN, head);
     }
 
-    /// Returns the available index, as the device sees it.
+    /// Returns the available index seen by the device.
     pub fn avail_idx(&self) -> u16 {
         self.memory.read_u16(self.addresses.driver + IDX_AT)
     }
 
-    /// Writes the available index. The driver goes on from its own.
+    /// Writes the available index in memory. The driver continues from its internal index.
     pub fn set_avail_idx(&self, idx: u16) {
         self.memory.write_u16(self.addresses.driver + IDX_AT, idx);
     }
 
-    /// Makes the driver, too, go on from `idx`.
+    /// Writes the available index, and makes the driver continue from `idx`.
     pub fn jump_avail_idx(&mut self, idx: u16) {
         (self.avail_idx, self.published_idx) = (idx, idx);
         self.set_avail_idx(idx);

@@ -1,4 +1,5 @@
-//! A vhost-user backend of one thread that sends every frame back to its queue pair. Its parser is its own.
+//! A vhost-user backend with one thread that sends every frame back to its queue pair. The backend has a separate
+//! parser.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,29 +15,29 @@ use offramp_testkit::ring::RingAddresses;
 
 use super::{Chain, Device, FileRegion, Files};
 
-/// The backend's sleep without work.
+/// Length of the backend's sleep if it has no work.
 const NAP: Duration = Duration::from_micros(50);
-/// Bytes of the header in front of a frame.
+/// Length of the header before a frame in bytes.
 const VNET_LEN: usize = 12;
 
-/// A fault of a backend.
+/// A deliberate fault of the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It acknowledges this request with 1.
+    /// The backend acknowledges this request with 1.
     Refuse(u32),
-    /// It closes the connection at this request.
+    /// The backend closes the connection at this request.
     CloseAt(u32),
-    /// It never interrupts.
+    /// The backend never sends an interrupt.
     NoInterrupts,
-    /// It makes the first buffer of a frame visible before the others.
+    /// The backend makes the first buffer of a frame visible before the other buffers.
     Torn,
-    /// It writes one byte past the last buffer of a frame.
+    /// The backend writes one byte past the last buffer of a frame.
     Overrun,
-    /// It writes into read-only buffers.
+    /// The backend writes into read-only buffers.
     WritesReadOnly,
 }
 
-/// The frontend's requests.
+/// The requests received from the frontend.
 pub type Journal = Vec<(u32, Vec<u8>)>;
 
 #[derive(Default)]
@@ -63,7 +64,8 @@ pub struct Backend {
     channel: Option<UnixStream>,
 }
 
-/// Starts a backend on `stream`. It ends when the other side closes, and returns the received requests.
+/// Starts a backend on `stream`. The backend ends when the other side closes the connection, and returns the received
+/// requests.
 pub fn spawn(stream: UnixStream, offered: u64, protocol: u64, fault: Option<Fault>) -> JoinHandle<Journal> {
     let backend = Backend {
         stream,
@@ -108,7 +110,7 @@ impl Backend {
         }
     }
 
-    /// Returns a message, when one has come: request, flags, payload, descriptors.
+    /// Returns the next message, if any: request, flags, payload, descriptors.
     #[allow(clippy::type_complexity)]
     fn next_message(&mut self) -> Result<Option<(u32, u32, Vec<u8>, Vec<OwnedFd>)>, ()> {
         let mut head = [0; 12];
@@ -123,7 +125,7 @@ impl Backend {
         let mut fds = Vec::new();
         for control in got.cmsgs().unwrap() {
             if let ControlMessageOwned::ScmRights(raw) = control {
-                // SAFETY: the kernel has just made these descriptors for us.
+                // SAFETY: the kernel has just created these descriptors for this call.
                 fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
             }
         }
@@ -175,7 +177,7 @@ impl Backend {
                 return self.reply(31, &answer, &[file.as_raw_fd()]);
             }
             6 => {
-                // Marks page 9 as written.
+                // Mark page 9 as written.
                 File::from(fds.remove(0)).write_all(&[0, 2]).unwrap();
                 return self.reply(6, &0u64.to_le_bytes(), &[]);
             }
@@ -225,7 +227,7 @@ impl Backend {
         let [descriptors, used, available] = vring.user.expect("addresses").map(|addr| self.files.guest_addr(addr));
         let addresses = RingAddresses { descriptors, driver: available, device: used };
         let mut device = Device::new(addresses, vring.size, packed, event_idx);
-        // A base of 0 says wrap counter 0 in a packed ring: an odd lap.
+        // In a packed ring, a base of 0 has wrap counter 0, which means an odd lap.
         let laps = |half: u32| u64::from(half & 0x7fff) + if half & 0x8000 == 0 { u64::from(vring.size) } else { 0 };
         (device.taken, device.used) = match packed {
             true if vring.base >> 16 == 0 => (laps(vring.base), laps(vring.base)),
@@ -247,7 +249,7 @@ impl Backend {
         if device.packed { half(device.taken) | half(device.used) << 16 } else { u32::from(device.taken as u16) }
     }
 
-    /// Sends back all frames. Returns true if there were any.
+    /// Sends back all available frames. Returns true if there was one.
     fn echo_all(&mut self) -> bool {
         let pairs = self.vrings.len() as u32 / 2;
         let mut busy = false;
@@ -274,7 +276,7 @@ impl Backend {
         let mut chains = Vec::new();
         let mut room = 0;
         while room < frame.len() + VNET_LEN {
-            // The test gave too few buffers: the frame is lost.
+            // The test provided too few buffers, so the frame is lost.
             let Some(chain) = rx_device.pop(&self.files) else { break };
             room += chain.writable_len();
             chains.push(chain);

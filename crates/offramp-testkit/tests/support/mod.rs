@@ -1,7 +1,7 @@
-//! A device that does one thing at a time by reading and writing the guest's files: slow, and simple enough to be right
-//! by looking at it. It shares no code with the judged drivers.
+//! A device that does one step at a time by reading and writing the guest's files. The device is slow, and simple
+//! enough to verify by reading. It shares no code with the drivers under test.
 
-#![allow(dead_code)] // Each test program uses its part.
+#![allow(dead_code)] // Each test program uses only a part of this module.
 
 pub mod backend;
 
@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use offramp_testkit::GuestMemory;
 use offramp_testkit::ring::RingAddresses;
 
-/// A region of guest memory as a backend sees it.
+/// A region of guest memory, in the view of a backend.
 pub struct FileRegion {
     pub guest_addr: u64,
     pub len: u64,
@@ -20,7 +20,7 @@ pub struct FileRegion {
     pub file: File,
 }
 
-/// Guest memory as files.
+/// Guest memory, accessed as files.
 pub struct Files(pub Vec<FileRegion>);
 
 impl Files {
@@ -35,7 +35,7 @@ impl Files {
         Self(memory.regions().iter().map(region).collect())
     }
 
-    /// Returns the guest address of an address in the frontend's process.
+    /// Converts an address in the frontend's process to a guest address.
     pub fn guest_addr(&self, user_addr: u64) -> u64 {
         let inside = |region: &&FileRegion| (region.user_addr..region.user_addr + region.len).contains(&user_addr);
         let region = self.0.iter().find(inside).expect("a user address in a region");
@@ -88,14 +88,14 @@ impl Files {
     }
 }
 
-/// One buffer of a chain: address, bytes, and true if the device writes it.
+/// A buffer of a chain: address, length in bytes, and true if the device writes it.
 pub type Piece = (u64, u32, bool);
 
 /// A chain made available by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub id: u16,
-    /// Its number of descriptors of the ring.
+    /// Number of the ring's descriptors in the chain.
     pub slots: u16,
     pub pieces: Vec<Piece>,
 }
@@ -120,15 +120,15 @@ impl Chain {
     }
 }
 
-/// The device's half of a ring.
+/// The device's side of a ring.
 pub struct Device {
     pub addresses: RingAddresses,
     pub size: u16,
     pub packed: bool,
     pub event_idx: bool,
-    /// Available entries (split) or slots (packed) taken since the beginning.
+    /// Number of available entries (split) or slots (packed) taken since the start.
     pub taken: u64,
-    /// Used entries or slots since the beginning.
+    /// Number of used entries (split) or slots (packed) since the start.
     pub used: u64,
 }
 
@@ -181,7 +181,7 @@ impl Device {
     }
 
     fn pop_packed(&mut self, files: &Files) -> Option<Chain> {
-        // Wrap counters begin at 1: in even laps an available descriptor has AVAIL set and USED clear.
+        // Wrap counters start at 1. So in even laps, an available descriptor has AVAIL set and USED clear.
         let mine = if self.lap_is_odd(self.taken) { USED } else { AVAIL };
         if files.u16(self.slot(self.taken) + 14) & (AVAIL | USED) != mine {
             return None;
@@ -208,7 +208,7 @@ impl Device {
         }
     }
 
-    /// Uses chains so that they become visible together.
+    /// Uses chains, and makes them visible in one step.
     pub fn push(&mut self, files: &Files, chains: &[(&Chain, u32)]) {
         if self.packed {
             self.push_packed(files, chains);
@@ -239,7 +239,7 @@ impl Device {
         }
     }
 
-    /// Uses a batch in order, and reports it by its last chain alone.
+    /// Uses a batch in order, and reports only the last chain.
     pub fn push_batch(&mut self, files: &Files, chains: &[Chain], len: u32) {
         let (last, skipped) = chains.split_last().expect("a batch");
         if self.packed {
@@ -255,7 +255,7 @@ impl Device {
         }
     }
 
-    /// Asks for a kick at the next chain (with `event_idx`, at that position alone), or for none.
+    /// Requests a kick at the next chain (with `event_idx`, only at this position), or disables kicks.
     pub fn want_kicks(&self, files: &Files, on: bool) {
         match (self.packed, self.event_idx) {
             (false, true) => {
@@ -272,7 +272,7 @@ impl Device {
         }
     }
 
-    /// Returns true if the driver wants an interrupt for the entries used since `used` was `before`.
+    /// Returns true if the driver requested an interrupt for the entries used since `used` was `before`.
     pub fn interrupt_wanted(&self, files: &Files, before: u64) -> bool {
         let driver = self.addresses.driver;
         let passed = |event: u64| (before..self.used).contains(&event);
@@ -288,7 +288,7 @@ impl Device {
             return files.u16(driver) & 1 == 0;
         }
         let event = files.u16(driver + 4 + u64::from(self.size) * 2);
-        // The event's position, in the lap of 65536 entries around `before`.
+        // Compute the event's position in the lap of 65536 entries after `before`.
         passed(before + u64::from(event.wrapping_sub(before as u16)))
     }
 }
