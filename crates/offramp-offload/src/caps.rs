@@ -107,8 +107,8 @@ impl Offloads {
         (device & peer & user).with_prerequisites()
     }
 
-    /// Drops bits without their prerequisite: segmentation needs the transmit checksum, ECN and AccECN need
-    /// segmentation or coalescing of TCP, and coalescing needs a checksum verdict.
+    /// Drops bits without their prerequisite. Segmentation needs the transmit checksum, and coalescing needs a checksum
+    /// verdict. ECN and AccECN need segmentation or coalescing of TCP.
     #[must_use]
     pub fn with_prerequisites(self) -> Self {
         let mut set = self;

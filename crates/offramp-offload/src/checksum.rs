@@ -10,7 +10,7 @@
 //! | `avx512-vnni` | 64 bytes, one dot product | AVX-512 BW + VNNI |
 //! | `avx512` | 64 bytes, one multiply-add, one add | AVX-512 BW |
 //! | `avx2` | 32 bytes, one multiply-add, one add | AVX2 |
-//! | `portable` | 8 bytes, carries kept | everywhere |
+//! | `portable` | 8 bytes, add with carry | every processor |
 
 mod crc32c;
 mod frame;
@@ -39,13 +39,13 @@ impl Sum {
     /// The sum of an empty message.
     pub const ZERO: Self = Self(0);
 
-    /// Returns the sum of a 16-bit value (host integer), big-endian, at an even offset of the message.
+    /// Returns the sum of a 16-bit value (host integer), stored big-endian at an even offset of the message.
     #[inline]
     pub const fn word(be: u16) -> Self {
         Self(be.to_be() as u64)
     }
 
-    /// Returns the sum of a 32-bit value (host integer), big-endian, at an even offset of the message.
+    /// Returns the sum of a 32-bit value (host integer), stored big-endian at an even offset of the message.
     #[inline]
     pub const fn long(be: u32) -> Self {
         Self(be.to_be() as u64)
@@ -79,7 +79,7 @@ impl Sum {
     /// other multiple of 0xffff.
     #[inline]
     pub const fn fold(self) -> u16 {
-        // The upper half of x + rotated x is upper + lower + the carry between them.
+        // The upper half of x + rotated x is upper half + lower half + the carry between the halves.
         let sum32 = (self.0.wrapping_add(self.0.rotate_left(32)) >> 32) as u32;
         let sum16 = (sum32.wrapping_add(sum32.rotate_left(16)) >> 16) as u16;
         u16::from_be(sum16)
@@ -161,9 +161,9 @@ pub(crate) struct Head<'a> {
     pub(crate) fixed: [(u8, u16); 2],
     /// Even offset of each of the [`HeadWords`], or [`Head::NOWHERE`].
     pub(crate) places: [u8; HeadWords::COUNT],
-    /// Offset of the segment's checksum.
+    /// Offset of the segment's checksum in the frame.
     pub(crate) checksum_at: usize,
-    /// The word to write for a checksum of 0 (host integer).
+    /// Word written in place of a checksum of 0 (host integer).
     pub(crate) checksum_zero: u16,
 }
 
@@ -248,8 +248,8 @@ pub fn use_portable_kernel() {
     kernel::activate(kernel::portable());
 }
 
-/// Computes the checksum by the definition: big-endian words added one by one (RFC 1071 section 1). The code is slow
-/// and obvious, a reference for every kernel.
+/// Computes the checksum by the definition: adds big-endian words one by one (RFC 1071 section 1). The code is slow and
+/// obvious, a reference for every kernel.
 #[cfg(test)]
 fn oracle(bytes: &[u8]) -> u16 {
     let mut total: u128 = 0;

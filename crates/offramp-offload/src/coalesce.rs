@@ -61,12 +61,12 @@ pub const FLOWS_MAX: usize = 65_536;
 pub const FLOWS_MAX_DEFAULT: usize = 64;
 /// Default maximum number of datagrams in a UDP aggregate, as in Linux (`UDP_GRO_CNT_MAX`).
 pub const UDP_SEGMENTS_MAX_DEFAULT: u16 = 64;
-/// Longest link header parsed by [`FrameLayout::parse_into`].
+/// Maximum length of a link header parsed by [`FrameLayout::parse_into`], bytes.
 const LINK_HEADER_LEN_MAX: usize = ETHERNET_HEADER_LEN + VLAN_TAGS_MAX * VLAN_TAG_LEN;
-/// Bytes of a cache line.
+/// Length of a cache line in bytes.
 const CACHE_LINE_LEN: usize = 64;
 
-/// Limits of a [`Coalescer`].
+/// The limits of a [`Coalescer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoalesceConfig {
     /// Maximum number of flows held at once, 1 to [`FLOWS_MAX`]. Each flow has a buffer for `packet_len_max` bytes and
@@ -115,7 +115,7 @@ impl Default for CoalesceConfig {
 }
 
 impl CoalesceConfig {
-    /// Returns the nearest configuration within the limits.
+    /// Returns the configuration with all values clamped to their limits.
     fn bounded(self) -> Self {
         Self {
             flows_max: self.flows_max.clamp(1, FLOWS_MAX),
@@ -127,12 +127,12 @@ impl CoalesceConfig {
     }
 }
 
-/// A frame and its layout.
+/// The bytes and the layout of a frame.
 type Framed<'a> = (&'a mut [u8], &'a FrameLayout);
-/// A frame's hash, and the time of its arrival in nanoseconds.
+/// The hash of a frame, and the time of its arrival in nanoseconds.
 type Arrival = (Option<u32>, u64);
 
-/// Coalesces the frames of one receive queue. See the [module](self) for the rules.
+/// A coalescer for the frames of one receive queue. The [module](self) documents the rules.
 ///
 /// [`Coalescer::new`] allocates all memory.
 #[derive(Debug)]

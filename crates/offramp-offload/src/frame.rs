@@ -140,15 +140,15 @@ impl<'a> Frame<'a> {
     }
 
     /// Returns the sum of the pseudo-header: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768 over
-    /// IPv4, RFC 8200 8.1 over IPv6). `transport_len` counts the transport header and its payload in bytes; it may
+    /// IPv4, RFC 8200 8.1 over IPv6). `transport_len` is the length of transport header and payload in bytes, and can
     /// exceed 65,535. Returns [`Sum::ZERO`] if the frame carries no IP.
     pub fn pseudo_header(&self, transport_len: u32) -> Sum {
         self.parts().map_or(Sum::ZERO, |(bytes, layout)| checksum::pseudo_header(bytes, layout, transport_len))
     }
 
-    /// Turns a transport checksum into a partial one, after [`Frame::verify`] found it good. The field receives the
-    /// pseudo-header's sum, as if the frame had never left a host. [`checksum::complete`] restores the old field (0 as
-    /// 0xffff). Returns `None`, and changes nothing, if the frame carries neither TCP nor UDP.
+    /// Turns a transport checksum into a partial one. [`Frame::verify`] must have returned [`ChecksumState::Good`]. The
+    /// field receives the pseudo-header's sum, as if the frame had never left a host. [`checksum::complete`] restores
+    /// the old field (0 as 0xffff). Returns `None`, and changes nothing, if the frame carries neither TCP nor UDP.
     pub fn make_partial(&mut self) -> Option<PartialChecksum> {
         let (bytes, layout) = self.parts_mut().ok()?;
         (layout.transport != Transport::Opaque).then(|| checksum::make_partial(bytes, layout))

@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 
 /// Length of an Ethernet header without tags.
 pub const ETHERNET_HEADER_LEN: usize = 14;
-/// Minimum bytes after an Ethernet header and its tags (IEEE 802.3 3.2.7, `minFrameSize`).
+/// Minimum number of bytes after an Ethernet header and its tags (IEEE 802.3 3.2.7, `minFrameSize`).
 const ETHERNET_DATA_LEN_MIN: usize = 46;
 /// Length of one VLAN tag (IEEE 802.1Q).
 pub const VLAN_TAG_LEN: usize = 4;
@@ -37,7 +37,7 @@ pub const PROTOCOL_TCP: u8 = 6;
 pub const PROTOCOL_UDP: u8 = 17;
 /// IPv6 next header of a fragment header.
 pub const NEXT_HEADER_FRAGMENT: u8 = 44;
-/// Bytes of the fragment header in each fragment of an IPv6 packet (RFC 8200, 4.5).
+/// Length of the fragment header in each fragment of an IPv6 packet, in bytes (RFC 8200 4.5).
 pub const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 const NEXT_HEADER_HOP_BY_HOP: u8 = 0;
 const NEXT_HEADER_ROUTING: u8 = 43;
@@ -103,9 +103,9 @@ pub enum Network {
 /// The protocol of the IP packet's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// TCP (RFC 9293), header complete in this frame.
+    /// TCP (RFC 9293), with a complete header in this frame.
     Tcp,
-    /// UDP (RFC 768), header complete in this frame.
+    /// UDP (RFC 768), with a complete header in this frame.
     Udp,
     /// Any other protocol, and every fragment.
     Opaque,

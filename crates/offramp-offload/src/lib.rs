@@ -1,4 +1,4 @@
-//! The work that a network adapter takes over from a host, as pure functions on bytes and metadata.
+//! The offloads of a network adapter, as pure functions on bytes and metadata.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -11,13 +11,13 @@
 //! | [`rss`] | Toeplitz hash and indirection table |
 //! | [`meta`] | metadata of a frame, in each direction |
 //! | [`caps`] | an adapter's offloads: device ∩ peer ∩ user |
-//! | [`table`] | a hash table that never grows, for flows and addresses |
+//! | [`table`] | a hash table of fixed capacity, for flows and addresses |
 //! | [`count`] | counts parses and copies, for tests |
 //! | [`vlan`] | inserts and removes VLAN tags in place |
 //! | [`sync`] | a mutex that ignores poisoning |
 //!
-//! Nothing here does I/O, reads a clock, starts a thread or allocates per frame. No input, however hostile, makes a
-//! function panic: each function returns the reason for a refused input.
+//! No function in this crate does I/O, reads a clock, starts a thread or allocates per frame. No input, however
+//! hostile, makes a function panic: each function returns the reason for a refused input.
 
 pub mod caps;
 pub mod checksum;

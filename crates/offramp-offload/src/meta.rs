@@ -10,9 +10,9 @@ use crate::vlan::TagChange;
 /// bytes from `start` to the end of the packet are still to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartialChecksum {
-    /// First byte covered by the checksum, counted from the start of the frame.
+    /// Offset of the first byte covered by the checksum, from the start of the frame.
     pub start: u16,
-    /// Offset of the field, counted from `start` (TCP 16, UDP 6).
+    /// Offset of the checksum field from `start` (16 for TCP, 6 for UDP).
     pub offset: u16,
 }
 
@@ -56,14 +56,14 @@ pub enum SegmentationKind {
     UdpFragments,
 }
 
-/// A segmentation requested by the host (transmit), or the inverse of a coalescing (receive).
+/// A segmentation: requested by the host on transmit, or the inverse of a coalescing on receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segmentation {
     /// Protocol of the output.
     pub kind: SegmentationKind,
-    /// Payload bytes of every segment but the last (`gso_size`, MSS), without headers.
+    /// Payload bytes of every segment except the last (`gso_size`, MSS), without headers.
     pub size: u16,
-    /// Meaning of TCP's CWR in the super-frame.
+    /// Treatment of TCP's CWR bit.
     pub cwr: Cwr,
 }
 
@@ -74,7 +74,7 @@ impl Segmentation {
     }
 }
 
-/// The meaning of TCP's CWR in a super-frame.
+/// The treatment of TCP's CWR bit when a super-frame is segmented.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cwr {
     /// No mark. A set CWR bit is copied to the first segment only, as with [`Self::First`].
@@ -90,16 +90,16 @@ pub enum Cwr {
 /// A host's request to the adapter for one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TxMeta {
-    /// The checksum to complete, if any.
+    /// Checksum to complete, if any.
     pub checksum: Option<PartialChecksum>,
-    /// The segmentation to do, if any.
+    /// Segmentation to do, if any.
     pub segmentation: Option<Segmentation>,
 }
 
 /// The adapter's report to a host about one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RxMeta {
-    /// The verdict on the checksums.
+    /// Verdict on the checksums.
     pub checksum: ChecksumState,
     /// Segmentation that restores the original frames, if the frame was coalesced.
     pub segmentation: Option<Segmentation>,

@@ -1,7 +1,7 @@
 //! Receive-side scaling: the Toeplitz hash of a flow, and the table that maps a hash to a queue.
 //!
-//! The hash input is source address, destination address, source port, destination port, in the byte order of the
-//! headers (NDIS, "RSS hashing types"; virtio 1.3, 5.1.6.4.3). TCP and UDP packets are hashed with their ports.
+//! The hash input consists of source address, destination address, source port and destination port, in the byte order
+//! of the headers (NDIS, "RSS hashing types"; virtio 1.3, 5.1.6.4.3). TCP and UDP packets are hashed with their ports.
 //! Fragments and all other packets are hashed by their addresses only, so all fragments of a datagram reach one queue.
 //!
 //! The hash is linear: the exclusive or of one 32-bit window of the key per set input bit. This is a carry-less
@@ -15,9 +15,9 @@ use crate::frame::Frame;
 use crate::layout::{FrameLayout, LengthFrom, Network, Transport, fixed_network, plain_ipv4_transport};
 use std::array;
 
-/// Bytes of a Toeplitz key.
+/// Length of a Toeplitz key in bytes.
 pub const KEY_LEN: usize = 40;
-/// Maximum input length in bytes: two IPv6 addresses and two ports.
+/// Maximum length of the hash input in bytes: two IPv6 addresses and two ports.
 pub const HASH_INPUT_LEN_MAX: usize = 36;
 /// Default number of entries in an indirection table (NDIS and virtio allow 128).
 pub const INDIRECTION_ENTRIES_DEFAULT: usize = 128;
@@ -290,13 +290,13 @@ impl IndirectionTable {
         Ok(())
     }
 
-    /// Returns the queue of a hash.
+    /// Returns the queue for a hash.
     #[inline]
     pub fn queue(&self, hash: u32) -> u16 {
         self.entries[hash as usize & (self.entries.len() - 1)]
     }
 
-    /// Returns the queue of each entry.
+    /// Returns the queues of all entries.
     pub fn entries(&self) -> &[u16] {
         &self.entries
     }

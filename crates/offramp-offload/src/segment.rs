@@ -1,9 +1,9 @@
 //! Large send: segments a super-frame into the frames of the wire.
 //!
-//! The payload is copied and its checksum computed in one pass. The output equals the output of Linux' software GSO to
-//! the byte. Tests compare it with the kernel.
+//! One pass copies the payload and computes its checksum. The output equals the output of Linux' software GSO to the
+//! byte. Tests compare it with the kernel.
 //!
-//! | kind | what changes from frame to frame |
+//! | kind | fields that change from frame to frame |
 //! |---|---|
 //! | TCP | IP length, IPv4 ID, IPv4 and TCP checksums, sequence number, FIN, PSH (last), CWR (first, AccECN all) |
 //! | UDP (USO) | IP length, IPv4 ID and header checksum, UDP length, checksum |
@@ -31,7 +31,7 @@ pub use whole::repair_headers;
 /// Maximum number of datagrams in one USO super-frame, as in Linux (`UDP_MAX_SEGMENTS`).
 pub const UDP_SEGMENTS_MAX: usize = 128;
 
-/// A port's settings for segmentation.
+/// The settings of a port for segmentation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SegmentPolicy {
     /// Identification for the fragments of the next IPv6 datagram (RFC 8200 4.5).
@@ -56,7 +56,7 @@ pub enum Refused {
     /// The request makes more than [`UDP_SEGMENTS_MAX`] datagrams.
     #[error("too many datagrams")]
     TooManySegments,
-    /// The request concerns a packet inside an unknown tunnel.
+    /// The request applies to a packet inside an unknown tunnel.
     #[error("tunnel is unknown, or its kind of segment is")]
     Tunnel,
     /// A datagram or a segment exceeds 64 KiB.

@@ -7,7 +7,7 @@ const NONE: u32 = u32::MAX;
 /// Buckets per entry. With two, more than half of the chains of a full table have at most one link.
 const BUCKETS_PER_ENTRY: usize = 2;
 
-/// The links of an entry.
+/// The links of an entry to other entries.
 #[derive(Clone, Copy, Debug)]
 struct Links {
     bucket: u32,
@@ -31,7 +31,7 @@ impl Order {
     /// An order without entries.
     pub const EMPTY: Self = Self { oldest: NONE, newest: NONE };
 
-    /// Returns the slot of the entry inserted first.
+    /// Returns the slot of the oldest entry.
     #[inline]
     pub fn oldest(&self) -> Option<usize> {
         some(self.oldest)

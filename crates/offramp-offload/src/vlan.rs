@@ -8,7 +8,7 @@ pub const TAG_AT: usize = 12;
 pub const CUSTOMER_TAG: [u8; 2] = [0x81, 0x00];
 /// Protocol identifier of a service VLAN tag (802.1ad).
 pub const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
-/// The usual identifier of service tags before 802.1ad.
+/// Protocol identifier commonly used for service tags before 802.1ad.
 const OLD_SERVICE_TAG: [u8; 2] = [0x91, 0x00];
 /// Mask for the VLAN identifier in the tag control information (IEEE 802.1Q 9.6). The other bits are the priority.
 pub const VID_MASK: u16 = 0x0fff;

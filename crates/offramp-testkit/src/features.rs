@@ -81,7 +81,7 @@ pub const RSS: u64 = 1 << 60;
 /// The device reports the speed of its link.
 pub const SPEED_DUPLEX: u64 = 1 << 63;
 
-/// Protocol features of vhost-user ("Protocol features" in its specification), each as a mask.
+/// Protocol features of vhost-user ("Protocol features" in the specification), each as a mask.
 pub mod protocol {
     /// `VHOST_USER_PROTOCOL_F_MQ`.
     pub const MQ: u64 = 1 << 0;

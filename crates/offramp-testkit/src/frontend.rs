@@ -99,7 +99,7 @@ impl Frontend {
         Self::new(listener.accept().expect("accepting the backend").0)
     }
 
-    /// Uses a connected socket.
+    /// Makes a frontend with a connected socket.
     pub fn new(stream: UnixStream) -> Self {
         Self { stream, timeout: TIMEOUT, piece_len: usize::MAX, reply_ack: false, backend_channel: None }
     }

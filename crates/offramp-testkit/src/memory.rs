@@ -23,7 +23,7 @@ pub const PAGE_LEN: u64 = 4096;
 /// this process.
 const GUARD_LEN: u64 = 64 * 1024;
 
-/// The place of a region of guest memory.
+/// The description of a region of guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionSpec {
     /// First guest-physical address, a multiple of [`PAGE_LEN`].
@@ -62,7 +62,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the region. `huge_page_len` is the page length of its file, if its pages are huge.
+    /// Maps the region. `huge_page_len` is the page length of the region's file if the file has huge pages.
     fn map(spec: RegionSpec, huge_page_len: Option<u64>) -> Self {
         for (what, value) in [("guest address", spec.guest_addr), ("length", spec.len), ("offset", spec.file_offset)] {
             assert!(value % PAGE_LEN == 0, "the {what} {value:#x} of a memory region is no multiple of {PAGE_LEN}");
@@ -78,7 +78,7 @@ impl Region {
         let first_page = spec.file_offset - spec.file_offset % page_len;
         let guard_len = GUARD_LEN.next_multiple_of(page_len);
         let reserved_len = size(file_len - first_page + 2 * guard_len + page_len);
-        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        // SAFETY: the kernel chooses the address, so the new mapping replaces no memory in use.
         let reserved = unsafe { mmap_anonymous(None, reserved_len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }
             .expect("reserving address space for guest memory");
         let start = (reserved.as_ptr() as u64 + guard_len).next_multiple_of(page_len);
@@ -163,7 +163,7 @@ fn size(len: u64) -> NonZeroUsize {
 
 /// The memory of a guest. Clones share the memory, so that one thread can change bytes just written by another thread.
 ///
-/// Addresses are guest-physical. An access outside all regions is a mistake of the test and panics. A range can
+/// All addresses are guest-physical. An access outside all regions is a mistake of the test and panics. A range can
 /// continue from one region into the next if there is no hole between the regions.
 #[derive(Clone, Debug)]
 pub struct GuestMemory {

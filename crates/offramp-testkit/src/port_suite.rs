@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Number of frames in a burst, more than a port fetches at once.
 const BURST: usize = 100;
-/// EtherType of frames with opaque contents (IEEE 802, local experimental).
+/// EtherType of the test frames, with opaque contents (IEEE 802, local experimental).
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
 /// A port under test, together with its host.
@@ -29,7 +29,7 @@ pub trait Bed {
     /// restores the room.
     fn take_room(&mut self) -> bool;
 
-    /// Gives the host room for received frames.
+    /// Restores the host's room for received frames.
     fn make_room(&mut self);
 }
 

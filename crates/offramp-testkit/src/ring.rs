@@ -40,7 +40,7 @@ pub const DESC_LEN: u64 = 16;
 /// Bit of the wrap counter in an `off_wrap` or in a vring base (virtio 1.3, 2.8.14).
 pub const WRAP_BIT: u16 = 1 << 15;
 
-/// One buffer of a chain.
+/// A buffer of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Guest address of the buffer.

@@ -16,7 +16,7 @@ const TESTPMD_MEMORY_MIB: &str = "128";
 /// Option for the number of testpmd's packet buffers.
 const TESTPMD_MBUFS: &str = "--total-num-mbufs=4096";
 
-/// A backend that sends every frame back to its queue pair.
+/// A testpmd process that sends every frame back to its queue pair.
 struct Echo {
     process: Child,
     /// Directory of the socket and of testpmd's files.

@@ -92,9 +92,9 @@ pub enum Command {
     ReceiveMode(ReceiveModes, bool),
     /// `VIRTIO_NET_CTRL_MAC_TABLE_SET`: sets the addresses to receive in addition to the driver's address.
     MacTable {
-        /// Station addresses.
+        /// Unicast addresses.
         unicast: Vec<MacAddress>,
-        /// Group addresses.
+        /// Multicast addresses.
         multicast: Vec<MacAddress>,
     },
     /// `VIRTIO_NET_CTRL_MAC_ADDR_SET`: sets the driver's address.
@@ -194,7 +194,7 @@ fn mac_table(bytes: &[u8]) -> Option<(Vec<MacAddress>, &[u8])> {
 }
 
 impl NotificationCoalescing {
-    /// Returns the bytes that follow `ack` in the answer to [`Command::CoalescingOfQueue`].
+    /// Returns the answer to [`Command::CoalescingOfQueue`], without `ack`.
     pub fn to_bytes(self) -> [u8; 8] {
         let (packets, usecs) = (self.max_packets.to_le_bytes(), self.max_usecs.to_le_bytes());
         std::array::from_fn(|at| if at < 4 { packets[at] } else { usecs[at - 4] })

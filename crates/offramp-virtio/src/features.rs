@@ -22,9 +22,9 @@ pub const VERSION_1: u64 = 1 << VIRTIO_F_VERSION_1;
 pub const RING_PACKED: u64 = 1 << VIRTIO_F_RING_PACKED;
 /// A received frame can occupy several chains.
 pub const MRG_RXBUF: u64 = 1 << VIRTIO_NET_F_MRG_RXBUF;
-/// Notifications by index.
+/// Notifications are requested by index.
 pub const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
-/// Indirect descriptors.
+/// Indirect descriptors are supported.
 pub const INDIRECT_DESC: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
 /// The device has a control queue.
 pub const CTRL_VQ: u64 = 1 << VIRTIO_NET_F_CTRL_VQ;
@@ -34,7 +34,7 @@ pub const MQ: u64 = 1 << VIRTIO_NET_F_MQ;
 pub const MAC: u64 = 1 << VIRTIO_NET_F_MAC;
 /// Buffers are used in the order in which they were made available (virtio 1.3, 2.7.9).
 pub const IN_ORDER: u64 = 1 << VIRTIO_F_IN_ORDER;
-/// The guest announces itself on request.
+/// The guest announces its location on request.
 pub const GUEST_ANNOUNCE: u64 = 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
 /// The driver can change its receive offloads ([`Command::GuestOffloads`](crate::control::Command::GuestOffloads)).
 pub const CTRL_GUEST_OFFLOADS: u64 = 1 << VIRTIO_NET_F_CTRL_GUEST_OFFLOADS;
@@ -52,7 +52,7 @@ pub const CTRL_VLAN: u64 = 1 << VIRTIO_NET_F_CTRL_VLAN;
 pub const RSS: u64 = 1 << VIRTIO_NET_F_RSS;
 /// The header of a received frame contains the frame's hash.
 pub const HASH_REPORT: u64 = 1 << VIRTIO_NET_F_HASH_REPORT;
-/// The driver may ask for statistics of its queues.
+/// The driver can request statistics of its queues.
 pub const DEVICE_STATS: u64 = 1 << VIRTIO_NET_F_DEVICE_STATS;
 /// The driver can change its address.
 pub const CTRL_MAC_ADDR: u64 = 1 << VIRTIO_NET_F_CTRL_MAC_ADDR;
@@ -69,9 +69,9 @@ bitflags::bitflags! {
     pub struct RingFeatures: u64 {
         /// Packed rings (virtio 1.3, 2.8).
         const PACKED = RING_PACKED;
-        /// Indirect descriptors (2.7.5.3).
+        /// Indirect descriptors are supported (2.7.5.3).
         const INDIRECT = INDIRECT_DESC;
-        /// Notifications by index (2.7.10).
+        /// Notifications are requested by index (2.7.10).
         const EVENT_IDX = EVENT_IDX;
         /// Buffers are used in the order in which they were made available (2.7.9).
         const IN_ORDER = IN_ORDER;

@@ -44,7 +44,7 @@ pub(crate) struct Place {
     pub wrap: bool,
 }
 
-/// A descriptor as written by the driver.
+/// A saved descriptor, with the contents written by the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Saved {
     pub addr: u64,

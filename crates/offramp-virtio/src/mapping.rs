@@ -16,7 +16,7 @@ pub enum MemoryError {
     /// The extent is empty, or wraps around the address space.
     #[error("a region of no bytes, or one that wraps around")]
     Extent,
-    /// The region overlaps another in guest-physical memory.
+    /// The region overlaps another region in guest-physical memory.
     #[error("regions overlap")]
     Overlap,
     /// The guest already has [`REGIONS_MAX`] regions.
@@ -54,7 +54,7 @@ pub enum MemoryError {
 /// A mapped part of a file. Another process can write the file, and can shorten it.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    /// Address of the part's first byte.
+    /// Address of the first mapped byte.
     start: NonNull<u8>,
     // This field is dropped before the pages.
     _watch: Watch,
@@ -109,7 +109,7 @@ impl Mapping {
         use nix::sys::mman::mmap_anonymous;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let rounded = NonZeroUsize::new(len.next_multiple_of(4096)).unwrap();
-        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        // SAFETY: the kernel chooses the address, so the new mapping replaces no memory in use.
         let start = unsafe { mmap_anonymous(None, rounded, protection, MapFlags::MAP_PRIVATE) }.unwrap();
         let pages = Pages { start, len: rounded.get() };
         let alarm = Alarm::new(nix::sys::eventfd::EventFd::new().unwrap());
@@ -140,11 +140,11 @@ struct Pages {
 }
 
 impl Pages {
-    /// Maps `len` bytes from offset `first`, both multiples of the file's page.
+    /// Maps `len` bytes from offset `first`. The two values must be multiples of the file's page size.
     fn map(file: &File, first: u64, len: NonZeroUsize, flags: MapFlags) -> Result<Self, MemoryError> {
         let first = libc::off_t::try_from(first).map_err(|_| MemoryError::Extent)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        // SAFETY: the kernel chooses the address, so the new mapping replaces no memory in use.
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED | flags, file, first) };
         let pages = Self { start: start.map_err(|error| MemoryError::Map(error.into()))?, len: len.get() };
         // SAFETY: the advice changes only the contents of a core dump, not the memory. A kernel without support for the

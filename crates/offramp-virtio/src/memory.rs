@@ -17,7 +17,7 @@ pub const REGIONS_MAX: usize = 32;
 /// The location of a region, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Guest-physical address, as in descriptors.
+    /// Guest-physical address of the region, as in descriptors.
     pub guest: u64,
     /// Address of the region in the transport's address space for rings. For vhost-user, this is the frontend's virtual
     /// address. Equals `guest` if rings use guest-physical addresses.

@@ -7,7 +7,7 @@
 //! | 1     | `gso_type`    | [`GSO_NONE`] … [`GSO_UDP_L4`], or'ed with [`GSO_ECN`]   |
 //! | 2–3   | `hdr_len`     | length of all headers: a hint, 0 if unknown             |
 //! | 4–5   | `gso_size`    | payload bytes of every segment except the last          |
-//! | 6–7   | `csum_start`  | first byte of the checksum's range                      |
+//! | 6–7   | `csum_start`  | offset of the first byte covered by the checksum        |
 //! | 8–9   | `csum_offset` | offset of the checksum field from `csum_start`          |
 //! | 10–11 | `num_buffers` | number of chains of a received frame                    |
 //! | 12–15 | `hash_value`  | the frame's hash, only with `HASH_REPORT`               |

@@ -102,7 +102,7 @@ pub struct RingOptions {
     pub direction: Direction,
 }
 
-/// The writer of the buffers of a ring's chains.
+/// The writer of the buffers in a ring's chains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// The driver writes all buffers, in a transmit ring.

@@ -52,7 +52,7 @@ static PAGE_LEN: AtomicUsize = AtomicUsize::new(0);
 /// Descriptor of an empty file, set before the handler is installed.
 static EMPTY: AtomicI32 = AtomicI32::new(-1);
 
-/// The `SIGBUS` action before this module was installed.
+/// `SIGBUS` action before the handler was installed.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 static INSTALLING: Mutex<()> = Mutex::new(());
 

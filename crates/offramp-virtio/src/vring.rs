@@ -262,7 +262,7 @@ impl Vring {
         self.is_started() && !(self.wants_kicks && self.kick.fd().is_some())
     }
 
-    /// Returns the descriptor to sleep on until the driver kicks.
+    /// Returns the eventfd to wait for until the driver kicks.
     pub fn kick(&self) -> Option<BorrowedFd<'_>> {
         self.kick.fd()
     }

@@ -6,7 +6,7 @@ use offramp_offload::frame::Frame;
 /// Name of the reference: the AEAD without ESP, on the bytes encrypted by ESP.
 pub const RAW_AEAD: &str = "raw aead";
 
-/// Returns a suite by its name.
+/// Returns the suite with this name.
 pub fn suite(name: &str) -> Suite {
     Suite::by_name(name).expect("a suite of the list")
 }

@@ -6,7 +6,7 @@ use offramp_offload::esp::{Suite, TAG_LEN};
 /// Length of SPI and sequence number in bytes. The AEAD authenticates these two.
 const AAD_LEN: usize = 8;
 
-/// The same cipher without ESP.
+/// The cipher of a suite, used without ESP.
 pub struct Raw {
     key: LessSafeKey,
     sequence: u64,
@@ -24,7 +24,7 @@ impl Raw {
         Nonce::try_assume_unique_for_key(&whole[..12]).expect("a nonce of that length")
     }
 
-    /// Encrypts in place and writes the tag to the end of `bytes`.
+    /// Encrypts `bytes` in place and writes the tag to their end.
     #[inline]
     pub fn seal(&mut self, bytes: &mut [u8]) {
         self.sequence += 1;

@@ -82,7 +82,7 @@ fn memcpy<'a>(from: &'a [u8], to: &'a mut [u8]) -> Contender<'a> {
 
 /// The read limit: reads all bytes into vector registers and adds them, without computing a checksum.
 mod read {
-    /// Reads with the widest instruction of this machine.
+    /// Reads with this machine's widest vector instruction.
     #[inline]
     pub fn limit(bytes: &[u8]) -> u64 {
         #[cfg(target_arch = "x86_64")]

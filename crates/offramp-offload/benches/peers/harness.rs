@@ -224,7 +224,7 @@ impl Report {
         self.rows.iter().find(|row| row.work == work && row.who == who).map(|row| row.ns)
     }
 
-    /// Writes the file, unless this run was a partial one.
+    /// Writes the results to the file, unless the run was filtered or a test.
     pub fn finish(self) {
         if !self.writes_file {
             return;

@@ -4,7 +4,7 @@ use super::{Sum, sum};
 use crate::layout::{FrameLayout, IPV4_HEADER_LEN_MIN, Network, Transport, UDP_CHECKSUM_OFFSET, put16};
 use crate::meta::{ChecksumState, PartialChecksum};
 
-/// Bytes of a checksum field.
+/// Length of a checksum field in bytes.
 const CHECKSUM_LEN: usize = 2;
 
 /// Returns the sum of the pseudo-header: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768 over

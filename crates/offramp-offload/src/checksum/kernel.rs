@@ -158,7 +158,7 @@ impl Kernel {
             // SAFETY: the caller vouches for `dst`.
             return unsafe { self.copy_and_sum_in_chunks(src, dst) };
         }
-        // SAFETY: this processor has the kernel (see `Kernel`), and the length is one of `LENS`; the caller vouches for
+        // SAFETY: this processor has the kernel (see `Kernel`), and the length is one of `LENS`. The caller vouches for
         // `dst`.
         unsafe { (self.copy_and_sum)(src, dst) }
     }

@@ -286,7 +286,7 @@ fn a_udp_checksum_of_zero_is_none_over_ipv4_and_wrong_over_ipv6() {
     assert_eq!(verdict(&udp4), ChecksumState::Unknown);
     udp6[60..62].fill(0);
     assert_eq!(verdict(&udp6), ChecksumState::Bad);
-    udp4[22] ^= 1; // TTL
+    udp4[22] ^= 1; // Change the TTL.
     assert_eq!(verdict(&udp4), ChecksumState::Bad, "the IPv4 header is verified all the same");
 }
 
@@ -296,10 +296,10 @@ fn what_cannot_be_summed_is_unknown_unless_the_ipv4_header_is_bad() {
     let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
     builder.write(&mut icmp, IpNumber::ICMP, &[8, 0, 0, 0, 1, 2, 3, 4]).unwrap();
     assert_eq!(verdict(&icmp), ChecksumState::Unknown);
-    icmp[24] ^= 0x80; // header checksum
+    icmp[24] ^= 0x80; // Change the header checksum.
     assert_eq!(verdict(&icmp), ChecksumState::Bad);
     let mut fragment = packets(&[0; 64]).swap_remove(0);
-    fragment[20] = 0x20; // MF
+    fragment[20] = 0x20; // Set MF.
     assert_eq!(verdict(&fragment), ChecksumState::Bad);
     let header = sum(&fragment[14..24]).plus(sum(&fragment[26..34])).checksum();
     fragment[24..26].copy_from_slice(&header.to_be_bytes());
@@ -315,6 +315,6 @@ fn a_pseudo_header_takes_a_length_beyond_16_bits() {
     let frame = &packets(b"")[1];
     let layout = FrameLayout::parse(frame, LengthFrom::Ip).unwrap();
     let mut bytes = frame[22..54].to_vec();
-    bytes.extend([0x00, 0x01, 0x86, 0xa0, 0, 0, 0, 6]); // 100,000 bytes of TCP (RFC 8200 8.1)
+    bytes.extend([0x00, 0x01, 0x86, 0xa0, 0, 0, 0, 6]); // The length is 100,000 bytes of TCP (RFC 8200 8.1).
     assert_eq!(pseudo_header(frame, &layout, 100_000).fold(), oracle(&bytes));
 }

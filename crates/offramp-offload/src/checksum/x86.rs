@@ -3,8 +3,8 @@
 //! A word with a flipped top bit, read as a signed number, is the word minus 2¹⁵. `vpmaddwd` multiplies such words by
 //! one and adds adjacent pairs of a whole vector. `vpdpwssd` also accumulates the result. The correction for the
 //! flipped bits depends only on the number of words. All arithmetic is exact modulo 2³², even if a lane wraps. The true
-//! sum of one call's words stays below 2³²: `CHUNK_LEN_MAX` bytes and one more vector for the masked ends are 2¹⁵ + 32
-//! words of less than 2¹⁶.
+//! sum of one call's words stays below 2³². `CHUNK_LEN_MAX` bytes and one more vector for the masked ends are 2¹⁵ + 32
+//! words, each less than 2¹⁶.
 
 // The code uses two dozen intrinsics with one prefix.
 #![allow(clippy::wildcard_imports)]
@@ -17,11 +17,11 @@ use super::kernel::{CHUNK_LEN_MAX, SHORT_LEN_MAX};
 use super::portable;
 use super::{Head, HeadWords, Run};
 
-/// Bytes in a 512-bit vector, and in a cache line.
+/// Length of a 512-bit vector, and of a cache line, in bytes.
 const ZMM: usize = 64;
-/// Bytes in a 256-bit vector.
+/// Length of a 256-bit vector in bytes.
 const YMM: usize = 32;
-/// Bytes in a 128-bit vector.
+/// Length of a 128-bit vector in bytes.
 const XMM: usize = 16;
 /// Number of independent accumulators: four cycles of latency at one vector per cycle.
 const UNROLL: usize = 4;
@@ -223,7 +223,7 @@ macro_rules! avx512_kernel {
                 }
                 // Add the last whole words, from an even offset. Words added before are masked off.
                 let last_at = (len - ZMM) & !1;
-                // SAFETY: last_at + ZMM <= len.
+                // SAFETY: the vector ends at or before `len`, because last_at + ZMM <= len.
                 let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
                 acc[2] = accumulate(acc[2], _mm512_maskz_mov_epi8(all_but_low_bytes(at - last_at), last));
                 let total = total(acc, at - lead + 2 * ZMM);
@@ -238,7 +238,7 @@ macro_rules! avx512_kernel {
             /// Copies one vector and returns it.
             ///
             /// # Safety
-            /// The processor has the features; `ZMM` bytes are readable at `from`, and writable at `to`.
+            /// The processor has the features. `ZMM` bytes are readable at `from`, and writable at `to`.
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn copy(from: *const u8, to: *mut u8) -> __m512i {
@@ -246,7 +246,7 @@ macro_rules! avx512_kernel {
                 let vector = unsafe { _mm512_loadu_si512(from.cast()) };
                 // SAFETY: the caller vouches for ZMM writable bytes.
                 unsafe { _mm512_storeu_si512(to.cast(), vector) };
-                compiler_fence(Ordering::SeqCst); // Or the loop becomes a call of memcpy and a second pass.
+                compiler_fence(Ordering::SeqCst); // Otherwise the loop becomes a memcpy and a second pass.
                 vector
             }
         }
@@ -343,7 +343,7 @@ pub(super) mod avx2 {
         let vector = unsafe { _mm256_loadu_si256(from.as_ptr().cast()) };
         // SAFETY: the caller vouches for YMM writable bytes.
         unsafe { _mm256_storeu_si256(to.cast(), vector) };
-        compiler_fence(Ordering::SeqCst); // Or the loop becomes a call of memcpy and a second pass.
+        compiler_fence(Ordering::SeqCst); // Otherwise the loop becomes a memcpy and a second pass.
         vector
     }
 }

@@ -12,7 +12,7 @@ use crate::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, Seg
 /// Length of the two ports at the front of a TCP or UDP header, in bytes.
 const PORTS_LEN: usize = 4;
 
-/// The result of comparing a frame with an aggregate.
+/// The result of an attempt to coalesce a frame with an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The frame was coalesced, and more frames can follow.
@@ -167,7 +167,7 @@ impl Flow {
         }
         let header_sum = self.sums.transport_headers(&fields, layout.transport_len() as u16);
         let Some(payload) = frame.get(headers.len()..layout.packet_end) else { return Outcome::OtherHeaders };
-        let size_fits = payload.len().wrapping_sub(1) < usize::from(self.size); // 1 to size bytes.
+        let size_fits = payload.len().wrapping_sub(1) < usize::from(self.size); // The payload has 1 to `size` bytes.
         let tail = headers.len() + stream_len;
         if !size_fits || tail + payload.len() > self.len_max || self.segments >= self.segments_max {
             return Outcome::Refused;

@@ -1,5 +1,5 @@
-//! The parts of a frame's headers that control coalescing: the flow's key, the bytes common to all frames of an
-//! aggregate, and the fields that increase per frame.
+//! The parts of a frame's headers that control coalescing. These are the flow's key, the bytes common to all frames of
+//! an aggregate, and the fields that increase per frame.
 
 // Passed by value, a `Shape` would be packed into one register and unpacked with masks, for each frame.
 #![allow(clippy::trivially_copy_pass_by_ref)]
@@ -11,7 +11,7 @@ use crate::layout::{
     TCP_PSH, TCP_RST, TCP_SEQUENCE_OFFSET, TCP_SYN, TCP_URG, Transport, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET, be16,
 };
 
-/// The two flags kept by only the last segment of a super-frame.
+/// The two flags that only the last segment of a super-frame keeps.
 pub(super) const TCP_LAST: u8 = TCP_FIN | TCP_PSH;
 /// Flags of a frame that must not start an aggregate and is delivered at once. A frame with FIN or PSH can end an
 /// aggregate. Such a frame waits for no further frame, so it never starts one. CWR is a further flag of this kind for a
@@ -242,7 +242,7 @@ pub(super) struct NetworkFields {
 }
 
 impl NetworkFields {
-    /// Reads them. Returns none for a truncated header; a header with a layout is whole.
+    /// Reads the fields. Returns `None` for a truncated header, which a frame with a layout never has.
     #[inline]
     pub(super) fn of(headers: &[u8], shape: &Shape) -> Option<Self> {
         if shape.is_ipv6 {
@@ -271,7 +271,7 @@ pub(super) struct TransportFields {
 }
 
 impl TransportFields {
-    /// Reads them. Returns none for a truncated header; a header with a layout is whole.
+    /// Reads the fields. Returns `None` for a truncated header, which a frame with a layout never has.
     #[inline]
     pub(super) fn of(headers: &[u8], shape: &Shape) -> Option<Self> {
         if shape.is_udp {

@@ -24,7 +24,7 @@ const ALL: Offloads = Offloads::RX.difference(Offloads::RSC_ACCECN);
 /// TCP options: NOP, NOP, timestamps with value 7 and echo 9.
 const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
 
-/// Computes the sum of RFC 1071 section 1, word by word.
+/// Computes the sum defined in RFC 1071 section 1, word by word.
 fn slow_sum(parts: &[&[u8]]) -> u16 {
     let mut total = 0u64;
     for part in parts {

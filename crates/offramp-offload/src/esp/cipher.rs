@@ -33,7 +33,7 @@ pub(super) struct Parts {
     pub(super) end: usize,
 }
 
-/// The keyed cipher and integrity check of one security association.
+/// The cipher and integrity check of one security association, with keys.
 pub(super) struct Protection {
     kind: Kind,
     pub(super) spi: u32,
@@ -112,7 +112,7 @@ impl Protection {
             .map_err(|_| config.invalid(SaFault::WeakKey(config.suite)))
     }
 
-    /// Returns true for an AEAD with its IV on the wire.
+    /// Returns true for an AEAD with the IV on the wire.
     pub(super) fn is_aead_with_iv(&self) -> bool {
         matches!(self.kind, Kind::Aead(_)) && !self.has_implicit_iv
     }

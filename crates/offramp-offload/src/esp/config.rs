@@ -16,7 +16,8 @@ pub const SPI_MIN: u32 = 256;
 /// The encapsulation mode of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The transport header and the bytes after it are protected. The IP header stays in front (RFC 4303 3.1.1).
+    /// The transport header and the bytes after it are protected. The IP header stays unprotected before the ESP header
+    /// (RFC 4303 3.1.1).
     Transport,
     /// The whole IP packet is protected and follows an outer IP header (RFC 4303 3.1.2).
     Tunnel(Tunnel),
@@ -30,7 +31,7 @@ pub enum Mode {
 pub struct SaConfig {
     /// Security parameters index, [`SPI_MIN`] or higher.
     pub spi: u32,
-    /// Cipher and integrity check.
+    /// Suite of cipher and integrity check.
     pub suite: Suite,
     /// Key of the cipher, followed by its salt if the suite has one.
     pub encryption_key: SecretKey,

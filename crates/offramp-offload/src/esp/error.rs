@@ -91,7 +91,7 @@ pub enum SaFault {
 /// The reason to refuse a packet. Each reason has its own counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, VariantArray)]
 pub enum Refused {
-    /// No association has this SPI at this address.
+    /// No association has this SPI and destination address.
     #[error("unknown SPI")]
     UnknownSpi,
     /// The check value is wrong, because the packet is not genuine, or the keys differ.
@@ -170,7 +170,7 @@ pub enum SealRefused {
     /// The sealed packet would exceed the maximum length of an IP packet.
     #[error("the sealed packet would be longer than 65535 bytes")]
     TooLong,
-    /// The buffer has no room in front of or after the frame.
+    /// The buffer has too little room before or after the frame.
     #[error("no room for the sealed frame in the buffer")]
     NoRoom,
     /// The last sequence number was used (RFC 4303 3.3.3). The association can send no further packet.

@@ -12,7 +12,7 @@ const AAD_LEN: usize = 8;
 /// Length of SPI and extended sequence number in bytes (RFC 4106 5).
 const EXTENDED_AAD_LEN: usize = 12;
 
-/// The library refused a key or a length, or the packet is not genuine.
+/// The error of a cipher library: a refused key or length, or a packet that is not genuine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the cipher library refused, or the packet is not genuine")]
 pub struct CipherFailed;

@@ -1,6 +1,6 @@
-//! Lifetimes by packets, bytes and time (RFC 4301 4.4.2.1).
+//! Lifetimes limited by packets, bytes and time (RFC 4301 4.4.2.1).
 
-/// Nanoseconds in a second.
+/// Number of nanoseconds in a second.
 const NS_PER_SECOND: u64 = 1_000_000_000;
 /// Length of the longest IP packet in bytes: an IPv6 header and the maximum of its length field (RFC 8200 3).
 const PACKET_LEN_MAX: usize = 40 + u16::MAX as usize;
@@ -169,7 +169,7 @@ impl Spent {
         is_quiet
     }
 
-    /// Counts a packet.
+    /// Counts a packet, and returns the event of a limit reached by it.
     #[inline]
     pub(super) fn spend(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
         if self.spend_quietly(packet_len) { None } else { self.spend_run(1, packet_len) }

@@ -176,7 +176,7 @@ impl Opener {
         let body_at = packet.esp_at + ESP_HEADER_LEN + self.protection.iv_len;
         let icv_at = layout.packet_end.checked_sub(self.protection.icv_len).ok_or(Refused::Malformed)?;
         let body_len = icv_at.checked_sub(body_at).ok_or(Refused::Malformed)?;
-        // Alignments are powers of two: a mask spares a division.
+        // Alignments are powers of two, so a mask replaces a division.
         if body_len < TRAILER_FIELDS_LEN || body_len & (self.protection.alignment - 1) != 0 {
             return Err(Refused::Malformed);
         }
@@ -211,7 +211,7 @@ impl Opener {
     }
 }
 
-/// Returns the end of the payload, and the next header. The padding must be 1, 2, 3, … (RFC 4303 2.4).
+/// Returns the end of the payload, and the next header. The padding bytes must be 1, 2, 3 and so on (RFC 4303 2.4).
 #[inline]
 fn read_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
     if let Some(tail) = frame.last_chunk() {

@@ -70,7 +70,7 @@ struct Shape {
     inner: Inner,
 }
 
-/// The shape of the usual case (see [`OutboundSa::usual`]).
+/// The shape of a packet on the fast path (see [`OutboundSa::usual`]).
 #[derive(Clone, Copy)]
 struct CommonShape {
     payload_len: usize,

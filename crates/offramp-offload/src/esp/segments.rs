@@ -114,7 +114,7 @@ impl SealedSegments {
         sa.seal_at(out, front_len, &layout).map(Some)
     }
 
-    /// Checks all reasons to refuse the next frame, before a byte of it is written.
+    /// Checks for all reasons to refuse the next frame, before a byte of it is written.
     fn check_room(
         &self,
         sa: &OutboundSa,
@@ -132,15 +132,16 @@ impl SealedSegments {
         Ok(sealed_len)
     }
 
-    /// Seals as many of the next frames as are of equal length and as there are slots of `stride` bytes in `out`, each
-    /// to the front of its slot. Returns no frames when all are written.
+    /// Seals the next frames of equal length into the slots of `stride` bytes in `out`, each to the front of its slot.
+    /// Stops at the last slot or at the first frame of another length. Returns no frames after the last frame.
     ///
-    /// The result is that of one call of [`SealedSegments::write_next`] per frame, but faster: payload is encrypted
-    /// from `frame` into `out`. For that, it writes headers and trailers into `frame` over already sealed payload,
-    /// which is undefined afterwards. All other bytes of `frame` are as before.
+    /// Has the result of one call of [`SealedSegments::write_next`] per frame, but is faster, because the payload is
+    /// encrypted directly from `frame` into `out`. For this purpose, headers and trailers are written into `frame` over
+    /// already sealed payload. The sealed payload in `frame` is undefined afterwards, and all other bytes are as
+    /// before.
     ///
     /// # Errors
-    /// Returns an error if the association refuses the first frame or a slot is too short. No frame was written then.
+    /// Returns an error if the association refuses the frames or a slot is too short. No frame was written then.
     pub fn write_run(
         &mut self,
         sa: &mut OutboundSa,

@@ -9,10 +9,10 @@ use crate::frame::Frame;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// The associations of a receiver, and its counts of refused packets.
+/// The associations of a receiver, and the counts of refused packets.
 ///
-/// A receiver chooses its SPIs itself, so that one SPI is one association (RFC 4303 2.1); if the association names a
-/// destination, the packet must be addressed to it.
+/// A receiver chooses its SPIs, so each SPI identifies one association (RFC 4303 2.1). If the association names a
+/// destination, the packet must have this destination address.
 #[derive(Debug)]
 pub struct SaTable {
     library: &'static dyn CipherLibrary,
@@ -32,7 +32,7 @@ impl SaTable {
         Self::with_library(aws_lc())
     }
 
-    /// As [`SaTable::new`]; new associations take the ciphers of `library`, if it has them.
+    /// Does the same as [`SaTable::new`], but new associations use the ciphers of `library` where available.
     pub fn with_library(library: &'static dyn CipherLibrary) -> Self {
         Self { library, by_spi: HashMap::new(), refused: RefusedCounts::default() }
     }
@@ -52,17 +52,17 @@ impl SaTable {
         }
     }
 
-    /// Removes an association; its keys are wiped when it is dropped.
+    /// Removes and returns an association. A drop of the association wipes its keys.
     pub fn remove(&mut self, spi: u32) -> Option<InboundSa> {
         self.by_spi.remove(&spi)
     }
 
-    /// Returns the association of that SPI.
+    /// Returns the association with this SPI.
     pub fn get(&self, spi: u32) -> Option<&InboundSa> {
         self.by_spi.get(&spi)
     }
 
-    /// Returns every association, in no order.
+    /// Returns all associations, in an unspecified order.
     pub fn iter(&self) -> impl Iterator<Item = &InboundSa> {
         self.by_spi.values()
     }
@@ -72,7 +72,7 @@ impl SaTable {
         self.by_spi.len()
     }
 
-    /// Returns true if there are no associations.
+    /// Returns true if the table has no associations.
     pub fn is_empty(&self) -> bool {
         self.by_spi.is_empty()
     }
@@ -82,12 +82,13 @@ impl SaTable {
         &self.refused
     }
 
-    /// Counts a packet refused before it came to an association, such as a fragment in [`super::Arrival::of`].
+    /// Counts a packet that was refused before the look-up of its association, such as a fragment in
+    /// [`super::Arrival::of`].
     pub fn count(&mut self, reason: Refused) {
         self.refused.count(reason);
     }
 
-    /// Finds the packet's association and opens the frame in place, as [`InboundSa::open`].
+    /// Finds the packet's association and opens the frame in place with [`InboundSa::open`].
     ///
     /// # Errors
     /// Returns the reason to refuse the packet, and counts the refusal.

@@ -126,7 +126,7 @@ impl Inner {
     }
 }
 
-/// The outer header with all constant fields.
+/// The template of an outer header, with all constant fields.
 #[derive(Clone, Debug)]
 pub(super) struct Outer {
     bytes: [u8; IPV6_HEADER_LEN],

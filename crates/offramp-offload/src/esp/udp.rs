@@ -1,4 +1,4 @@
-//! UDP encapsulation (RFC 3948), and the classification of arriving frames.
+//! UDP encapsulation (RFC 3948), and the classification of received frames.
 
 use super::error::Refused;
 use super::selector::addresses;

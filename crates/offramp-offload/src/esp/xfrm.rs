@@ -1,9 +1,9 @@
 //! Linux' text format for security associations: the input and output of `ip xfrm` (ip-xfrm(8)).
 //!
-//! [`XfrmConfig::parse`] reads commands (`ip xfrm state add …`, `ip xfrm policy add …`, as in a script) and the output
-//! of `ip xfrm state` and `ip xfrm policy`, with or without `-s` and `-o`, mixed in any order.
-//! [`XfrmConfig::associations`] translates states and policies for an adapter. The adapter replaces the original
-//! kernel, or is the other end of its associations.
+//! [`XfrmConfig::parse`] accepts commands as in a script, for example `ip xfrm state add` and `ip xfrm policy add`. The
+//! parser also accepts the output of `ip xfrm state` and `ip xfrm policy`, with or without `-s` and `-o`. Commands and
+//! output can be mixed in any order. [`XfrmConfig::associations`] translates states and policies for an adapter. The
+//! adapter replaces the original kernel, or is the other end of its associations.
 //!
 //! Unsupported words that would change the meaning are refused, with line and word. Words without effect on the adapter
 //! (`priority`, `index`, counters, times) are skipped. No error shows a word that can be part of a key.

@@ -2,8 +2,8 @@
 //!
 //! Bits are coefficients of polynomials. A word of input has its first bit as the highest of 32 coefficients. The 64
 //! key bits from the word's offset on have their first bit as the lowest coefficient. Bit `n` of the hash combines bit
-//! `i` of the word with bit `i + n` of the key: the coefficient of degree 31 + n in the product. The products of all
-//! words are added before these coefficients are extracted.
+//! `i` of the word with bit `i + n` of the key. This is the coefficient of degree 31 + n in the product. The products
+//! of all words are added before these coefficients are extracted.
 
 use super::{HASH_INPUT_LEN_MAX, KEY_LEN, WORD_LEN, Word};
 use core::arch::x86_64::{

@@ -41,7 +41,7 @@ enum Kind {
     },
 }
 
-/// The position of a frame in its super-frame. Frames of one shape share words, which are computed once per shape.
+/// The position of a frame in a super-frame. Frames of one shape share words, which are computed once per shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     First,
@@ -54,7 +54,7 @@ enum Shape {
 pub(super) struct SuperFrame {
     kind: Kind,
     layout: FrameLayout,
-    /// End of the headers copied to every frame.
+    /// Offset of the end of the headers copied to every frame.
     headers_end: usize,
     segment_len: usize,
     /// Number of payload bytes already written.

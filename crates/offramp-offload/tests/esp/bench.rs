@@ -31,7 +31,7 @@ pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Returns transport mode, and a tunnel of each IP version.
+/// Returns transport mode, a tunnel over IPv4, and a tunnel over IPv6.
 pub fn modes() -> [Mode; 3] {
     [
         Mode::Transport,

@@ -29,7 +29,7 @@ fn every_suite_mode_and_ip_version_gives_back_what_was_sealed_in_both_ways_of_se
     }
 }
 
-/// Seals in place, with only the required room around the frame.
+/// Seals a frame in place, with only the required room around the frame.
 fn seal_in_place(sa: &mut OutboundSa, frame: &[u8]) -> Vec<u8> {
     let front_len = sa.front_len();
     let sealed_len = sa.sealed_len(&Frame::received(&mut frame.to_vec())).unwrap();

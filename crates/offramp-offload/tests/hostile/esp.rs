@@ -240,7 +240,7 @@ impl Bench {
         Some(self.sent[self.sent.len() - 1 - at].frame.clone())
     }
 
-    /// Executes one event.
+    /// Executes one event of the input.
     fn happens(&mut self, input: &mut Input) {
         match input.byte() % 9 {
             0 => self.offer(input.bytes()),

@@ -24,7 +24,7 @@ const ALGORITHMS: [&str; 8] = [
     "aead 'rfc4106(gcm(aes))' 0x00112233445566778899aabbccddeeff 128",
     "enc 'cbc(aes)' 0x00112233445566778899aabbccddeeff",
 ];
-/// Optional words of a state.
+/// Optional words of a state command.
 const STATE_EXTRAS: [&str; 16] = [
     "",
     "flag esn",

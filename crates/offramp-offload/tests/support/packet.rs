@@ -1,23 +1,23 @@
 //! A frame described by fields, and its bytes. Checksums are computed word by word by the definition of RFC 1071,
 //! independent of the code under test.
 
-/// Bit of TCP's flag byte.
+/// TCP's FIN flag.
 pub const FIN: u16 = 0x001;
-/// Bit of TCP's flag byte.
+/// TCP's SYN flag.
 pub const SYN: u16 = 0x002;
-/// Bit of TCP's flag byte.
+/// TCP's RST flag.
 pub const RST: u16 = 0x004;
-/// Bit of TCP's flag byte.
+/// TCP's PSH flag.
 pub const PSH: u16 = 0x008;
-/// Bit of TCP's flag byte.
+/// TCP's ACK flag.
 pub const ACK: u16 = 0x010;
-/// Bit of TCP's flag byte.
+/// TCP's URG flag.
 pub const URG: u16 = 0x020;
-/// Bit of TCP's flag byte.
+/// TCP's ECE flag.
 pub const ECE: u16 = 0x040;
 /// TCP's AE flag, for Accurate ECN (RFC 9768 3.1).
 pub const AE: u16 = 0x100;
-/// Bit of TCP's flag byte.
+/// TCP's CWR flag.
 pub const CWR: u16 = 0x080;
 
 /// IPv4's don't-fragment bit, in its fragment field.
@@ -34,9 +34,9 @@ pub const FRAGMENT: u8 = 44;
 /// IPv6 next header of destination options.
 pub const DESTINATION: u8 = 60;
 
-/// IP protocol number.
+/// IP protocol number of TCP.
 pub const TCP: u8 = 6;
-/// IP protocol number.
+/// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
 /// Source MAC address of every frame in a comparison with the kernel. The address distinguishes these frames from the

@@ -43,9 +43,9 @@ fn every_form_of_the_output_means_the_same() {
     assert_eq!(sorted(include_str!("states-oneline.txt")).states, plain);
     let mut statistics = sorted(include_str!("states-statistics.txt")).states;
     for state in &mut statistics {
-        // Only -s prints lifetimes.
+        // Only `-s` prints lifetimes.
         state.config.lifetime = Lifetime::default();
-        // Only -s prints extra flags.
+        // Only `-s` prints extra flags.
         state.flags.no_dscp = false;
     }
     assert_eq!(statistics, plain);

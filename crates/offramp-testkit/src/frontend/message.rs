@@ -89,7 +89,7 @@ impl RawMessage {
     }
 }
 
-/// Requests of the frontend ("Front-end message types").
+/// Numbers of the frontend's requests ("Front-end message types").
 #[allow(missing_docs)] // The names are the specification's.
 pub mod request {
     pub const GET_FEATURES: u32 = 1;
@@ -127,7 +127,7 @@ pub mod request {
     pub const CHECK_DEVICE_STATE: u32 = 43;
 }
 
-/// Requests of the backend, on a separate channel ("Back-end message types").
+/// Numbers of the backend's requests, sent on a separate channel ("Back-end message types").
 #[allow(missing_docs)] // The names are the specification's.
 pub mod backend_request {
     pub const CONFIG_CHANGE_MSG: u32 = 2;

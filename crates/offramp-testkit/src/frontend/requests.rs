@@ -32,7 +32,7 @@ pub struct VringAddr {
     pub used: u64,
     /// User address of the driver area.
     pub available: u64,
-    /// Guest address for the log of the used ring.
+    /// Guest address under which writes to the used ring are logged.
     pub log: u64,
 }
 

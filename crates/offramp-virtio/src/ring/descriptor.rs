@@ -44,7 +44,7 @@ pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// Prefetches a cache line before a read or write.
+/// Prefetches a cache line for a later read or write.
 #[inline]
 pub(super) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -61,7 +61,7 @@ pub(super) struct Descriptor {
 
 const _: () = assert!(size_of::<Descriptor>() as u64 == DESCRIPTOR_LEN);
 
-/// The second half of a used descriptor: 4 bytes of `len`, 2 of `id`, 2 of `flags` (virtio 1.3, 2.8.13).
+/// Returns the second half of a used descriptor: 4 bytes of `len`, 2 of `id`, 2 of `flags` (virtio 1.3, 2.8.13).
 #[inline]
 fn used_half(used: &Used, flags: u16) -> u64 {
     let [len, id, flags] = [u64::from(used.written), u64::from(used.id), u64::from(flags)];
@@ -357,7 +357,7 @@ impl Ring {
         self.staged.push(Used { id: chain.id, slots, written });
     }
 
-    /// Returns the driver's view of a used descriptor: `len`, `id` and `flags`, written in one store.
+    /// Returns the second half of a descriptor: `len`, `id` and `flags`, written with one store.
     #[inline]
     fn used_half(&self, index: u16) -> &AtomicU64 {
         // SAFETY: the index is within the ring, which is aligned to 8 and mapped. Atomics can be shared with another

@@ -54,7 +54,7 @@ pub(crate) struct Ring {
     staged: Vec<Used>,
 }
 
-// SAFETY: the pointers are into guest memory that the vring keeps mapped; see `Region`.
+// SAFETY: the pointers point into guest memory that the vring keeps mapped (see `Region`).
 unsafe impl Send for Ring {}
 
 impl Ring {

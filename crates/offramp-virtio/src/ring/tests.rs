@@ -132,7 +132,7 @@ fn what_was_taken_does_not_pile_up_before_what_always_waits() {
 const LARGE: u16 = 4 * CHAIN_DESCRIPTORS_MAX;
 const LARGE_PLACE: RingPlace = RingPlace { size: LARGE, descriptors: 0, driver: 0x2_0000, device: 0x3_0000 };
 
-/// Sets up a ring in which the driver has made chains of these lengths available.
+/// Sets up a ring with available chains of these lengths.
 fn ring_of_chains(memory: &GuestMemory, is_packed: bool, lengths: &[u16]) -> Ring {
     let mut slot = 0;
     for (nth, &len) in lengths.iter().enumerate() {

@@ -4,7 +4,8 @@
 //! so this module must not be used with `IN_ORDER` (virtio 1.3, 2.7.9).
 //!
 //! No chain is published while a frame is open. If this device is killed, the next device treats all chains before the
-//! first unused chain as used (split: by the used index; packed: by the inflight region).
+//! first unused chain as used. A split ring stores this position in the used index, and a packed ring in the inflight
+//! region.
 
 use super::Vring;
 use crate::dirty_log::DirtyLog;
@@ -102,7 +103,7 @@ impl Vring {
         self.open.has_chains()
     }
 
-    /// Returns the number of chains that the next [`Vring::publish`] gives back after all open frames are committed.
+    /// Returns the number of chains that the next [`Vring::publish`] would publish after a commit of all open frames.
     #[inline]
     pub fn unpublished(&self) -> usize {
         self.staged + self.open.chains

@@ -9,7 +9,7 @@ const PACKETS: usize = if cfg!(miri) { 2 } else { 4 };
 /// Starts of a history: the highest number treated as received.
 const STARTS: [u64; 15] =
     [0, 1, 2, 5, 62, 63, 64, 65, 127, 128, (1 << 32) - 3, (1 << 32) - 1, (1 << 32) + 1, (7 << 32) + 2, u64::MAX - 2];
-/// Distances of the next packet from the start.
+/// Distances from the start to the next packet's number.
 const DISTANCES: [i128; 13] = [-6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 63, 64, 129];
 
 /// A literal implementation of the definition in RFC 4303 3.4.3 and A2.

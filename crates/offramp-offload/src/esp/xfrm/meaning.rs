@@ -20,7 +20,7 @@ pub enum Owner {
     Peer,
 }
 
-/// The direction of an association's packets, seen from the adapter's host.
+/// The direction of an association's packets, from the view of the adapter's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Direction {

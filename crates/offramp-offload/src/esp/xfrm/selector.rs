@@ -48,7 +48,7 @@ pub(super) fn parse_into(selector: &mut Selector, words: &mut Words) -> Result<(
     check_ports(selector, words.line())
 }
 
-/// Reads a network. Returns `None` for every address of both versions.
+/// Parses a network. Returns `None` for a word that means all IPv4 and IPv6 addresses.
 fn prefix(words: &mut Words, after: &'static str) -> Result<Option<Prefix>, XfrmError> {
     let word = words.required("an address")?;
     if matches!(word.text, "any" | "all" | "default") {
@@ -72,12 +72,12 @@ fn protocol(words: &mut Words) -> Result<Option<u8>, XfrmError> {
     let named = PROTOCOLS.iter().find(|(name, _)| *name == word.text).map(|(_, number)| *number);
     let expected = "a protocol's number, or a name such as tcp, udp or icmp";
     let number = named.or_else(|| word.text.parse().ok());
-    // Linux has no other way to print "any".
+    // Linux prints "any" as 0.
     let number = number.ok_or(Fault::Value { after: "proto", expected }.at(word.line))?;
     Ok(Some(number).filter(|&number| number != 0))
 }
 
-/// Reads a port. A port of 0 stands for all.
+/// Parses a port. Returns `None` for port 0, which means all ports.
 fn port(words: &mut Words, after: &'static str) -> Result<Option<std::ops::RangeInclusive<u16>>, XfrmError> {
     let port = words.number(after, u64::from(u16::MAX))? as u16;
     Ok((port != 0).then_some(port..=port))
@@ -92,7 +92,7 @@ fn check_ports(selector: &Selector, line: usize) -> Result<(), XfrmError> {
     Ok(())
 }
 
-/// Returns the packets common to both, `None` if there can be none.
+/// Returns the intersection of two selectors, or `None` if no packet can match the two selectors.
 pub(super) fn both(one: &Selector, other: &Selector) -> Option<Selector> {
     let (one, other) = (one.clone(), other.clone());
     Some(Selector {
@@ -104,7 +104,8 @@ pub(super) fn both(one: &Selector, other: &Selector) -> Option<Selector> {
     })
 }
 
-/// Returns the common part. The outer `None` is no packet, the inner one every packet.
+/// Returns the intersection of two optional conditions. Returns `None` if no packet matches, and `Some(None)` if every
+/// packet matches.
 #[allow(clippy::option_option, reason = "one says whether there is a meeting, the other whether it is limited")]
 fn narrower<T>(one: Option<T>, other: Option<T>, meet: impl Fn(T, T) -> Option<T>) -> Option<Option<T>> {
     match (one, other) {

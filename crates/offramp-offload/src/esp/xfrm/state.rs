@@ -1,4 +1,4 @@
-//! A state, Linux' word for a security association.
+//! States, Linux' name for security associations.
 
 use super::fault::{Fault, Shown, XfrmError};
 use super::meaning::Direction;
@@ -14,9 +14,9 @@ use crate::esp::udp::UdpPorts;
 use std::net::IpAddr;
 use strum::VariantArray;
 
-/// Bits of the check value of every AEAD of the adapter.
+/// Length of the check value of all supported AEADs, bits.
 const AEAD_ICV_BITS: u64 = 128;
-/// Linux' largest window (`XFRMA_REPLAY_ESN_MAX`); the adapter's limit is checked later.
+/// Linux' maximum replay window (`XFRMA_REPLAY_ESN_MAX`). The adapter's limit is checked later.
 const WINDOW_MAX: u64 = 4096;
 
 const KNOWN: &str = "src, dst, proto, spi, reqid, mode, enc, auth, auth-trunc, aead, encap, sel, limit, flag, \
@@ -163,7 +163,7 @@ impl Draft {
             "stats:" => words.skip_lines(1),
             "lastused" => words.skip_lines(0),
             "crypto" => {
-                // "crypto offload parameters: dev eth0 dir out"
+                // An example is "crypto offload parameters: dev eth0 dir out".
                 words.literal("offload parameters:")?;
                 self.take_offload(words)?;
             }
@@ -398,7 +398,7 @@ fn key(words: &mut Words, form: Form) -> Result<SecretKey, XfrmError> {
     }
     let key = SecretKey::from_hex(word.text).map_err(|why| Fault::Key(why).at(word.line))?;
     if words.peek().is_some_and(|word| word.text.starts_with('(')) {
-        // "(160 bits)"
+        // Skip the key length, for example "(160 bits)".
         words.next();
         words.required("bits)")?;
     }

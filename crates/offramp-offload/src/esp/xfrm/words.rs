@@ -28,7 +28,7 @@ const ALGORITHMS: &str = "\
     des3_ede digest_null ecb echainiv gcm hmac lzjh lzs md5 poly1305 rfc3686 rfc4106 rfc4309 rfc4543 rfc7539 \
     rfc7539esp ripemd160 rmd160 seqiv serpent sha1 sha224 sha256 sha384 sha512 sm3 twofish xcbc";
 
-/// A word and its place.
+/// A word and its position in the text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word<'a> {
     /// Text of the word without quotes.
@@ -54,7 +54,7 @@ impl Word<'_> {
         Shown(is_safe.then(|| self.text.to_owned()))
     }
 
-    /// Splits the word at a slash.
+    /// Splits the word at the first slash into address and prefix length.
     pub(super) fn prefixed(&self) -> (&str, Option<&str>) {
         self.text.split_once('/').map_or((self.text, None), |(address, len)| (address, Some(len)))
     }

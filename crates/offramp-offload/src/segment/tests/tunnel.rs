@@ -175,7 +175,7 @@ fn a_tunnel_that_is_not_understood_is_refused() {
     let (twice, request) = TUNNELS[0].super_frame(&TUNNELS[0].super_frame(&inner, false), false);
     assert_eq!(unwrapped(&twice, request), Err(Refused::Tunnel));
     let (mut frame, request) = TUNNELS[0].super_frame(&inner, false);
-    frame[14 + 20 + 8 + 8 + 14 + 10] ^= 1; // The inner header's checksum.
+    frame[14 + 20 + 8 + 8 + 14 + 10] ^= 1; // Change the inner header's checksum.
     assert_eq!(unwrapped(&frame, request), Err(Refused::Tunnel));
 }
 

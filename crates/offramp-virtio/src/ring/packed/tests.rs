@@ -21,7 +21,7 @@ fn bytes(memory: &GuestMemory) -> Vec<u8> {
     memory.mapping().bytes(MEMORY_LEN)
 }
 
-/// Sets up a ring over the given bytes of memory and of an inflight region.
+/// Sets up a ring with the given contents of memory and inflight region.
 fn ring_over(memory: &[u8], region: &[u8], base: u32) -> (Ring, GuestMemory, Arc<Region>) {
     let guest = GuestMemory::anonymous(&[Extent { guest: 0, user: USER, len: MEMORY_LEN as u64, file_offset: 0 }]);
     guest.mapping().fill(memory);
