@@ -159,8 +159,8 @@ impl Coalescer {
         }
     }
 
-    /// Coalesces one frame from the wire. The frame is copied to an aggregate, in memory lent by `out` if possible.
-    /// Otherwise `out` receives the frame, after every frame that must precede it.
+    /// Coalesces one frame from the wire. The frame is copied to an aggregate, in memory lent by `out` if possible. A
+    /// frame that is not coalesced is delivered to `out`, after every frame that must precede it.
     ///
     /// * `enabled` selects receive offloads ([`Offloads::RX`]). An offload without its prerequisites is ignored. Before
     ///   an offload is switched off, all held frames are delivered.
@@ -169,7 +169,8 @@ impl Coalescer {
     /// With [`Offloads::RX_CHECKSUM`], a frame delivered alone carries the verdict of [`Frame::verify`], marked as in
     /// [`CoalesceConfig::rx_csum`]. Without this offload, such frames are not verified. A frame delivered alone keeps
     /// its padding, unless it is marked with a partial checksum. A frame with a trailer is not marked with a partial
-    /// checksum. The only frame of an aggregate is delivered without padding. `queue` is 0, and the caller sets it.
+    /// checksum. The only frame of an aggregate is delivered without padding. The field `queue` is 0, and the caller
+    /// sets it.
     ///
     /// After the call, the bytes of `frame` are the same as before. A partial checksum is written only while `out`
     /// reads the frame.
@@ -329,9 +330,9 @@ impl Coalescer {
         (!is_unusual && transport.may_be_first(knows_accecn)).then_some((shape, network, transport))
     }
 
-    /// Returns whether a frame must be delivered alone and unchanged. This applies to a frame with a trailer. With
-    /// [`RxCsum::NeedsCsum`], it also applies to a datagram for a DHCP client: the client reads raw frames and would
-    /// see a partial checksum.
+    /// Returns whether a frame must be delivered alone and unchanged. The function returns true for a frame with a
+    /// trailer. With [`RxCsum::NeedsCsum`], the function also returns true for a datagram to a DHCP client: the client
+    /// reads raw frames and would see a partial checksum.
     #[inline]
     fn keeps_bytes(&self, frame: &[u8], layout: &FrameLayout) -> bool {
         layout.has_trailer(frame) || self.config.rx_csum == RxCsum::NeedsCsum && is_for_dhcp_client(frame, layout)
@@ -413,7 +414,7 @@ fn is_for_dhcp_client(frame: &[u8], layout: &FrameLayout) -> bool {
     layout.transport == Transport::Udp && frame.get(port_at..port_at + 2) == Some(&DHCP_CLIENT_PORT)
 }
 
-/// One buffer per flow, all in one allocation.
+/// The buffers of all flows, in one allocation.
 #[derive(Debug)]
 struct Buffers {
     bytes: Vec<u8>,

@@ -3,8 +3,8 @@
 //! Only [`Frame::new`] parses frames. Every later stage reads the layout stored in the frame, and cannot combine the
 //! bytes of one frame with the layout of another. Decryption and decapsulation make new frames.
 //!
-//! A port that owns the memory of its frames uses a [`FrameBuffer`]. The buffer parses each frame once and lends the
-//! frame until the next one is set.
+//! A port that owns the memory of its frames uses a [`FrameBuffer`]. The buffer parses each frame once, and lends the
+//! frame until the next frame is set.
 
 use crate::checksum::{self, PROTOCOL_SCTP, SCTP_CHECKSUM_OFFSET, SCTP_HEADER_LEN, Sum};
 use crate::count;
@@ -113,7 +113,7 @@ impl<'a> Frame<'a> {
     /// Returns the length of the Ethernet header and its VLAN tags in bytes. An MTU excludes these bytes.
     ///
     /// # Errors
-    /// Returns [`Malformed::Runt`] if the frame is shorter than these headers.
+    /// Returns [`Malformed::Runt`] if the frame is shorter than the Ethernet header and its tags.
     #[inline]
     pub fn link_header_len(&self) -> Result<usize, Malformed> {
         match self.layout() {
@@ -285,7 +285,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     }
 
     /// Returns the memory in `range` and keeps the frame. Returns `None` if `range` overlaps the frame or leaves the
-    /// memory. A port with one area for sending and receiving uses this.
+    /// memory. A port with one area for sending and receiving uses this function.
     #[inline]
     pub fn beside(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
         let is_apart = range.end <= self.place.start || range.start >= self.place.end;

@@ -278,7 +278,7 @@ impl FrameLayout {
 /// Returns the length of the Ethernet header and its VLAN tags in bytes, even for a frame without layout.
 ///
 /// # Errors
-/// Returns [`Malformed::Runt`] if the frame is shorter than these headers.
+/// Returns [`Malformed::Runt`] if the frame is shorter than the Ethernet header and its tags.
 #[inline]
 pub fn link_header_len(frame: &[u8]) -> Result<usize, Malformed> {
     parse_ethernet(frame).map(|(_, len)| len)

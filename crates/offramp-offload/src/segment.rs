@@ -1,7 +1,7 @@
 //! Large send: segments a super-frame into the frames of the wire.
 //!
 //! One pass copies the payload and computes its checksum. The output equals the output of Linux' software GSO to the
-//! byte. Tests compare it with the kernel.
+//! byte. Tests compare the output with the kernel's.
 //!
 //! | kind | fields that change from frame to frame |
 //! |---|---|

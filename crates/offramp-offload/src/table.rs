@@ -1,6 +1,7 @@
 //! A hash table of fixed capacity, with entries ordered by age.
 //!
-//! The caller must hash with a secret. Otherwise an attacker could choose addresses and ports that make long chains.
+//! The caller must hash with a secret. Without a secret, an attacker could choose addresses and ports that make long
+//! chains.
 
 /// The slot number that means "no slot".
 const NONE: u32 = u32::MAX;

@@ -70,8 +70,8 @@ pub struct Frontend {
     backend_channel: Option<UnixStream>,
 }
 
-/// Shuts the connection down, so that the backend sees the end at once. Otherwise a process started by another test
-/// could still hold a copy of the socket.
+/// Shuts the connection down, so that the backend sees the end at once. A plain close would not suffice, because a
+/// process started by another test can still hold a copy of the socket.
 impl Drop for Frontend {
     fn drop(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -140,7 +140,8 @@ impl Frontend {
         recv_message(&self.stream, timeout, "an answer")
     }
 
-    /// Returns true if the backend closes the connection within `timeout`. Drops all messages received before.
+    /// Returns true if the backend closes the connection within `timeout`. Drops all messages received before the
+    /// connection closes.
     pub fn is_closed_within(&self, timeout: Duration) -> bool {
         let deadline = Deadline::after(timeout);
         let mut bytes = [0; 256];

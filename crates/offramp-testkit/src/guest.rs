@@ -135,9 +135,9 @@ impl Guest {
     }
 
     /// Continues over a new connection to a backend that listens at `path`, with the same memory. The old backend must
-    /// be dead or stopped ([`Guest::stop`]). Otherwise the old backend would notice the end of the connection too late,
-    /// and continue in the same rings. Split rings, and packed rings used in ring order, continue after the last chain
-    /// used by the device. Their chains in flight are processed again. Other packed rings must be reset before the call
+    /// be dead or stopped ([`Guest::stop`]). A running backend would notice the end of the connection too late, and
+    /// continue in the same rings. Split rings, and packed rings used in ring order, continue after the last chain used
+    /// by the device. Their chains in flight are processed again. Other packed rings must be reset before the call
     /// ([`Guest::reset_rings`]). With [`GuestBuilder::inflight`], packed rings are announced with the initial position,
     /// because a frontend knows only this position. The backend must find its old position in the region.
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {

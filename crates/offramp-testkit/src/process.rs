@@ -1,4 +1,5 @@
-//! A separate process for a test that counts resources of its process, and stopped threads of other processes.
+//! Process support for tests: a separate process for a test that counts process resources, and stopped threads of other
+//! processes.
 
 use std::process::Command;
 
@@ -52,7 +53,7 @@ impl StoppedThread {
 
 impl Drop for StoppedThread {
     fn drop(&mut self) {
-        // Ignore the error, because the process can have ended.
+        // Ignore the error, because the process might have ended.
         let _ = ptrace::detach(Pid::from_raw(self.0), None);
     }
 }

@@ -132,42 +132,42 @@ impl Virtqueue {
         }
     }
 
-    /// Adds a chain, as [`SplitDriver::add`].
+    /// Adds a chain (see [`SplitDriver::add`]).
     pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
         either!(self, ring => ring.add(direct, indirect))
     }
 
-    /// Publishes added chains, as [`SplitDriver::publish`].
+    /// Publishes added chains (see [`SplitDriver::publish`]).
     pub fn publish(&mut self) -> bool {
         either!(self, ring => ring.publish())
     }
 
-    /// Takes the next used chain, as [`SplitDriver::take_used`].
+    /// Takes the next used chain (see [`SplitDriver::take_used`]).
     pub fn take_used(&mut self) -> Option<Used> {
         either!(self, ring => ring.take_used())
     }
 
-    /// Returns the untaken used chains, as [`SplitDriver::snoop_used`].
+    /// Returns the untaken used chains (see [`SplitDriver::snoop_used`]).
     pub fn snoop_used(&mut self) -> Vec<Used> {
         either!(self, ring => ring.snoop_used())
     }
 
-    /// Returns the number of untaken used chains already seen, as [`SplitDriver::snapshot_len`].
+    /// Returns the number of untaken used chains already seen (see [`SplitDriver::snapshot_len`]).
     pub fn snapshot_len(&self) -> usize {
         either!(self, ring => ring.snapshot_len())
     }
 
-    /// Requests an interrupt, as [`SplitDriver::enable_interrupts`].
+    /// Requests an interrupt at the next used chain (see [`SplitDriver::enable_interrupts`]).
     pub fn enable_interrupts(&mut self) -> bool {
         either!(self, ring => ring.enable_interrupts())
     }
 
-    /// Requests an interrupt after some chains, as [`SplitDriver::interrupt_after`].
+    /// Requests an interrupt after `chains` used chains (see [`SplitDriver::interrupt_after`]).
     pub fn interrupt_after(&mut self, chains: u16) {
         either!(self, ring => ring.interrupt_after(chains));
     }
 
-    /// Disables interrupts, as [`SplitDriver::disable_interrupts`].
+    /// Disables interrupts (see [`SplitDriver::disable_interrupts`]).
     pub fn disable_interrupts(&mut self) {
         either!(self, ring => ring.disable_interrupts());
     }
@@ -192,7 +192,7 @@ impl Virtqueue {
         either!(self, ring => ring.addresses())
     }
 
-    /// Returns the base for a later device, as [`SplitDriver::resume_base`] and [`PackedDriver::resume_base`].
+    /// Returns the base for a later device (see [`SplitDriver::resume_base`] and [`PackedDriver::resume_base`]).
     pub fn resume_base(&self) -> u32 {
         either!(self, ring => ring.resume_base())
     }

@@ -4,8 +4,8 @@ use crate::features;
 
 /// Length of `struct virtio_net_hdr` with `num_buffers` in bytes (virtio 1.3, 5.1.6).
 pub const BASE_LEN: usize = 12;
-/// Length of the header of a legacy driver without mergeable buffers, in bytes. This header lacks `num_buffers` (virtio
-/// 1.3, 5.1.6.1).
+/// Length of the header of a legacy driver without mergeable buffers, in bytes. A legacy header lacks `num_buffers`
+/// (virtio 1.3, 5.1.6.1).
 pub const LEGACY_LEN: usize = 10;
 /// Length of the header with hash value and hash report in bytes (virtio 1.3, 5.1.6, `HASH_REPORT`).
 pub const HASH_LEN: usize = 20;

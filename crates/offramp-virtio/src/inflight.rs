@@ -6,7 +6,7 @@
 //!
 //! Chains are used in the order of arrival, so no chain is in flight between two batches: a new backend fetches unused
 //! chains again. While a batch is published, its descriptors are partly overwritten. Until the driver sees the first
-//! descriptor, the region holds the old contents of all of them, and a new backend restores these contents:
+//! descriptor, the region holds the old contents of all these descriptors, and a new backend restores the contents:
 //!
 //! 1. the batch's descriptors are copied into entries of the region, and these entries are removed from the free list;
 //! 2. `used` is set to the position after the batch, and `old_used` keeps the position before the batch;

@@ -17,7 +17,7 @@
 pub const HEADER_LEN: usize = 12;
 /// Length of the header with a hash, in bytes.
 pub const HASH_HEADER_LEN: usize = 20;
-/// Length of the header for legacy drivers without mergeable buffers, in bytes. This header lacks `num_buffers`.
+/// Length of the header for legacy drivers without mergeable buffers, in bytes. A legacy header lacks `num_buffers`.
 pub const LEGACY_LEN: usize = 10;
 
 /// `flags`: the checksum is partial (virtio 1.3, 5.1.6, `VIRTIO_NET_HDR_F_NEEDS_CSUM`).

@@ -174,7 +174,7 @@ impl Event {
     }
 }
 
-/// A sender of notifications to the driver, or to its monitor. Without a descriptor, it sends nothing.
+/// A sender of notifications to the driver, or to its monitor. A sender without a descriptor sends nothing.
 #[derive(Debug, Default)]
 pub struct CallNotifier(Option<Event>);
 

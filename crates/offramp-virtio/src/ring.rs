@@ -233,8 +233,8 @@ impl Ring {
 
     /// Returns whether the driver now needs a notification for the last `unsignalled` published slots.
     ///
-    /// For a deferred notification, pass all slots since the last decision. The driver can have set `used_event` to any
-    /// of these slots, and sleeps until the notification.
+    /// For a deferred notification, pass all slots since the last decision. The driver might have set `used_event` to
+    /// any of these slots, and then sleeps until the notification.
     pub fn needs_notification(&self, unsignalled: u32) -> bool {
         match self {
             Self::Split(ring) => ring.needs_notification(unsignalled),

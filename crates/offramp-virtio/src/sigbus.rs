@@ -6,8 +6,8 @@
 //! mapping by zero pages and signals the device's alarm, so that the device's owner can drop the guest. Every other
 //! `SIGBUS` is passed to the previous action.
 //!
-//! The handler can interrupt any code. So it uses only atomics, `mmap`, `write` and `sigaction`, and neither locks nor
-//! allocates.
+//! The handler can interrupt any code. So the handler uses only atomics, `mmap`, `write` and `sigaction`, and neither
+//! locks nor allocates.
 
 use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;

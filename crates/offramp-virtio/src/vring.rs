@@ -207,14 +207,14 @@ impl Vring {
         Some(published)
     }
 
-    /// Returns whether the driver still needs the deferred notification. This is the decision on it: no slot is
-    /// unsignalled afterwards.
+    /// Returns whether the driver still needs the deferred notification. This call decides on the notification: no slot
+    /// is unsignalled afterwards.
     pub fn needs_notification(&mut self) -> bool {
         let unsignalled = std::mem::take(&mut self.unsignalled);
         self.ring.as_ref().is_some_and(|ring| ring.needs_notification(unsignalled))
     }
 
-    /// Treats all slots as unsignalled if the ring was used before, because an earlier device can have deferred a
+    /// Treats all slots as unsignalled if the ring was used before, because an earlier device might have deferred a
     /// notification. Returns whether the ring was used before.
     pub fn inherit_unsignalled(&mut self) -> bool {
         let has_run = self.ring.as_ref().is_some_and(Ring::has_run);
@@ -236,8 +236,8 @@ impl Vring {
         self.ring.as_ref().is_some_and(|ring| ring.has_ahead(slots))
     }
 
-    /// Requests a kick from the driver at its next chain. Fetch once more before you sleep: the driver can have added a
-    /// chain before it saw this request.
+    /// Requests a kick from the driver at its next chain. Fetch once more before you sleep: the driver might have added
+    /// a chain before it saw the request.
     pub fn enable_notifications(&mut self, log: Option<&DirtyLog>) {
         self.wants_kicks = true;
         if let Some(ring) = &mut self.ring {

@@ -3,7 +3,7 @@
 use aws_lc_rs::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use offramp_offload::esp::{Suite, TAG_LEN};
 
-/// Length of SPI and sequence number in bytes. The AEAD authenticates these two.
+/// Length of SPI and sequence number in bytes. The AEAD authenticates SPI and sequence number.
 const AAD_LEN: usize = 8;
 
 /// The cipher of a suite, used without ESP.

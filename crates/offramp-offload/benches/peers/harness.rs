@@ -1,4 +1,4 @@
-//! Measures one work for several contenders, interleaved, and reports it.
+//! Measures one work for several contenders, interleaved, and reports the results.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -86,7 +86,7 @@ impl<'a> Contender<'a> {
     }
 
     /// Returns the number of turns that take about `sample_ns`. Also warms caches and branch predictors. The first turn
-    /// is ignored, because it touches new pages. Otherwise the number of turns would be too small to warm the caches.
+    /// is ignored, because it touches new pages. Including the first turn would give too few turns to warm the caches.
     fn calibrate(&mut self, sample_ns: f64) -> u64 {
         self.sample_ns(1);
         let mut turns = 1;
@@ -224,7 +224,7 @@ impl Report {
         self.rows.iter().find(|row| row.work == work && row.who == who).map(|row| row.ns)
     }
 
-    /// Writes the results to the file, unless the run was filtered or a test.
+    /// Writes the results to the file, unless the run was filtered, profiled or a test.
     pub fn finish(self) {
         if !self.writes_file {
             return;

@@ -105,8 +105,8 @@ pub enum CompleteError {
 /// includes the field, which holds the pseudo-header's sum.
 ///
 /// Uses start and offset as given, even if odd or deep inside a tunnel. The function reads no header. A result of 0 is
-/// written as 0xffff, the same number in one's complement. UDP requires this (RFC 768: 0 means "none"), TCP permits it,
-/// and Linux does it for both protocols.
+/// written as 0xffff, the same number in one's complement. UDP requires 0xffff in place of 0 (RFC 768: 0 means "none"),
+/// TCP permits it, and Linux writes it for TCP and UDP.
 ///
 /// # Errors
 /// Returns an error if `start` or the field lies outside `frame[..end]`, or `end` lies outside the frame. The frame is

@@ -66,7 +66,7 @@ pub(super) fn available() -> impl Iterator<Item = &'static Kernel> {
     KERNELS.iter().filter(|kernel| (kernel.is_available)())
 }
 
-/// Returns the kernel in use. Selects the fastest one at the first call.
+/// Returns the kernel in use. Selects the fastest kernel at the first call.
 #[inline]
 pub(super) fn active() -> &'static Kernel {
     let found = ACTIVE.load(Ordering::Relaxed);

@@ -50,7 +50,7 @@ pub(super) fn copy_and_sum_short(src: &[u8], dst: &mut [u8]) -> u64 {
     let mut total = 0;
     for (from, to) in chains.iter().zip(to_chains) {
         *to = *from;
-        compiler_fence(Ordering::SeqCst); // Otherwise the loop becomes a memcpy and a second pass.
+        compiler_fence(Ordering::SeqCst); // Without this fence, the loop becomes a memcpy and a second pass.
         total = chain(total, from);
     }
     let (words, _) = rest.as_chunks::<WORD>();
@@ -127,7 +127,7 @@ fn padded(message: &[u8]) -> u64 {
     word.to_be()
 }
 
-/// Copies the last `len` < 8 bytes. Can copy some bytes before them a second time.
+/// Copies the last `len` < 8 bytes. Can also copy some earlier bytes a second time.
 #[inline]
 fn copy_tail(src: &[u8], dst: &mut [u8], len: usize) {
     if len == 0 {

@@ -146,7 +146,8 @@ macro_rules! avx512_kernel {
                     // SAFETY: the caller vouches for two writable vectors.
                     unsafe { _mm512_storeu_si512(second.cast(), blocks[1].with(words)) };
                 } else if len > ZMM {
-                    // This store touches fewer lines than the one above. TCP with timestamps in IPv4 fits.
+                    // This store touches fewer cache lines than a whole vector. A head of TCP with timestamps in IPv4
+                    // fits.
                     let vector = _mm512_castsi512_si128(blocks[1].with(words));
                     // SAFETY: the caller vouches for two writable vectors.
                     unsafe { _mm_storeu_si128(second.cast(), vector) };
@@ -191,8 +192,8 @@ macro_rules! avx512_kernel {
                 }
             }
 
-            /// Copies `src` to `to` and computes its sum. Stores whole cache lines, except for the first and the last
-            /// vector, which overlap these lines.
+            /// Copies `src` to `to` and computes its sum. Stores whole cache lines, except in the first and the last
+            /// vector, which overlap neighbouring lines.
             ///
             /// # Safety
             /// The processor has the features, the message is as long as `kernel::LENS` allows, and `src.len()` bytes

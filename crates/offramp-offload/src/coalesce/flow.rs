@@ -1,4 +1,4 @@
-//! One aggregate: start, coalescing of frames, and end.
+//! The life of one aggregate: start, coalescing of frames, and end.
 
 use super::head::{CommonSums, Key, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
 use super::{Appended, CoalesceConfig, RxCsum, Sink};
@@ -88,8 +88,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Starts the aggregate with its first frame. Copies the frame without padding and verifies it in the same pass.
-    /// The destination is memory lent by `out`, or else `buffer`. Returns false, and leaves the slot vacant, if a
+    /// Starts the aggregate with its first frame. Copies the frame without padding, and verifies the frame in the same
+    /// pass. The destination is memory lent by `out`, or else `buffer`. Returns false, and leaves the slot vacant, if a
     /// checksum is wrong.
     pub(super) fn start(&mut self, first: &First<'_>, buffer: &mut [u8], out: &mut impl Sink) -> bool {
         let First { frame, layout, network, transport, shape, config, .. } = first;

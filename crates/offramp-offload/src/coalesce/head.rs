@@ -14,8 +14,8 @@ use crate::layout::{
 /// The two flags that only the last segment of a super-frame keeps.
 pub(super) const TCP_LAST: u8 = TCP_FIN | TCP_PSH;
 /// Flags of a frame that must not start an aggregate and is delivered at once. A frame with FIN or PSH can end an
-/// aggregate. Such a frame waits for no further frame, so it never starts one. CWR is a further flag of this kind for a
-/// host without AccECN support.
+/// aggregate. A frame with FIN or PSH that continues no aggregate need not wait for further frames. For a host without
+/// AccECN support, a frame with CWR must not start an aggregate either.
 const TCP_ALONE: u8 = TCP_SYN | TCP_RST | TCP_URG | TCP_LAST;
 
 /// The folded sum of a message with a correct checksum inside (RFC 1071 section 1).
@@ -28,7 +28,7 @@ const NO_FRAME: u64 = u64::MAX;
 pub(super) struct Key {
     /// Addresses in memory order. IPv4 addresses are stored in the first word, and the other words are 0.
     addresses: [u64; 4],
-    /// Ports in memory order in the low bits, IP version and transport above them.
+    /// Ports in memory order in the low bits. IP version and transport in the bits above.
     ports_and_kind: u64,
 }
 

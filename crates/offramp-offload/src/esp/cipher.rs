@@ -1,5 +1,5 @@
 //! The ciphers of the suites. The chosen library provides the AEADs, and aws-lc provides all other ciphers. This crate
-//! implements none.
+//! implements no cipher.
 //!
 //! Other parts of the `esp` module use only [`Protection`].
 

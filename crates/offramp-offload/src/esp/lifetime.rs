@@ -74,11 +74,12 @@ pub(super) struct Spent {
     time: Time,
 }
 
-/// The time limits in nanoseconds: durations before the first tick, points in time after it.
+/// The time limits in nanoseconds. The values are durations before the first tick, and points in time after the first
+/// tick.
 #[derive(Clone, Debug)]
 struct Time {
     has_begun: bool,
-    /// Soft limit, or [`u64::MAX`] if there is none or it was reported.
+    /// Soft limit, or [`u64::MAX`] if there is no soft limit or it was already reported.
     soft_ns: u64,
     hard_ns: u64,
 }
@@ -156,8 +157,8 @@ impl Spent {
         if self.hard.bytes == u64::MAX { by_packets } else { by_packets.min(by_bytes) }
     }
 
-    /// Counts a packet and returns true if the packet cannot reach a limit. Otherwise returns false, and the caller
-    /// must call [`Spent::spend`].
+    /// Counts a packet and returns true if the packet cannot reach a limit. Returns false if the packet can reach a
+    /// limit, and the caller must then call [`Spent::spend`].
     #[inline]
     pub(super) fn spend_quietly(&mut self, packet_len: usize) -> bool {
         debug_assert!(packet_len <= PACKET_LEN_MAX);
@@ -169,7 +170,7 @@ impl Spent {
         is_quiet
     }
 
-    /// Counts a packet, and returns the event of a limit reached by it.
+    /// Counts a packet, and returns the event of a limit reached by the packet.
     #[inline]
     pub(super) fn spend(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
         if self.spend_quietly(packet_len) { None } else { self.spend_run(1, packet_len) }

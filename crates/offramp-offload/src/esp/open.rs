@@ -36,7 +36,7 @@ pub struct Opened {
     pub layout: FrameLayout,
     /// Sequence number of the packet.
     pub sequence: u64,
-    /// True if a NAT can have changed the addresses, which makes the transport checksum wrong (RFC 3948 3.1.2). The
+    /// True if a NAT might have changed the addresses, which makes the transport checksum wrong (RFC 3948 3.1.2). The
     /// check value proves the bytes, so the caller recomputes the checksum.
     pub checksum_is_stale: bool,
     /// Lifetime that ended with this packet, if any.
@@ -148,7 +148,8 @@ impl Opener {
     #[inline]
     pub fn decrypt(&self, frame: &mut Frame<'_>, packet: &EspPacket, sequence: u64) -> Result<Decrypted, Refused> {
         let (frame, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
-        // The check value covers the association's SPI and the given number, so these must equal the packet's.
+        // The check value covers the association's SPI and the given sequence number, so these two must equal the
+        // packet's values.
         if packet.spi != self.protection.spi {
             return Err(Refused::UnknownSpi);
         }
@@ -183,8 +184,8 @@ impl Opener {
         Ok(Parts { esp_at: packet.esp_at, body_at, icv_at, end: layout.packet_end })
     }
 
-    /// Unwraps a decrypted packet. Moves the headers up to the payload, which stays in place. Afterwards `frame` is the
-    /// clear frame.
+    /// Unwraps a decrypted packet. Moves the headers up to the payload, which stays in place. After the call, `frame`
+    /// is the clear frame.
     ///
     /// # Errors
     /// Returns [`Refused::Malformed`], [`Refused::Policy`], [`Refused::Congestion`] or [`Refused::Dummy`].
@@ -393,7 +394,7 @@ impl InboundSa {
     }
 
     /// Opens a frame in place. The order is: replay check, integrity check and decryption, window update, headers (RFC
-    /// 4303 3.4). Afterwards `frame` is the clear frame, inside the bytes of the sealed frame.
+    /// 4303 3.4). After the call, `frame` is the clear frame, inside the bytes of the sealed frame.
     ///
     /// # Errors
     /// Returns the reason to refuse the packet. The frame's bytes are then unspecified. The window has moved only if

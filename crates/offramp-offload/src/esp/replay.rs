@@ -4,8 +4,8 @@
 /// Minimum window size, packets (RFC 4303 3.4.3 requires support for at least 32).
 pub const REPLAY_WINDOW_MIN: u32 = 32;
 /// Maximum window size, packets. One wire needs a few thousand packets at most. With one thread per queue pair, a pair
-/// without processor time lags by the number of packets sent by the other pairs. This window covers 65 ms at a million
-/// packets per second.
+/// without processor time lags by the number of packets sent by the other pairs. A window of 65,536 packets covers 65
+/// ms at a million packets per second.
 pub const REPLAY_WINDOW_MAX: u32 = 65_536;
 /// Default window size, packets, as recommended by RFC 4303 3.4.3.
 pub const REPLAY_WINDOW_DEFAULT: u32 = 64;
@@ -32,7 +32,7 @@ pub enum ReplayRefused {
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     highest: u64,
-    /// Highest number stored in the ring. All numbers after it, up to `highest`, were accepted.
+    /// Highest number stored in the ring. All numbers after `noted`, up to `highest`, were accepted.
     noted: u64,
     len: u64,
     is_extended: bool,

@@ -201,8 +201,9 @@ impl OutboundSa {
         Some(stays_clear + body_len.checked_sub(TRAILER_FIELDS_LEN)?)
     }
 
-    /// Returns the maximum TCP or UDP payload that fits into the limit of [`OutboundSa::packet_len_max`]. This is the
-    /// segment size for super-frames. `transport_header_len` is the length of the TCP or UDP header with options.
+    /// Returns the maximum TCP or UDP payload that fits into the limit of [`OutboundSa::packet_len_max`]. The result is
+    /// the maximum segment size for super-frames. `transport_header_len` is the length of the TCP or UDP header with
+    /// options.
     pub fn payload_max(
         &self,
         path_mtu: usize,
@@ -316,7 +317,7 @@ impl OutboundSa {
         // Check the room before a number is taken or a byte moved.
         trailer_of(packet, shape)?;
         let sequence = self.next_sequence()?;
-        // Read the header before it moves: after the move, a load would wait for the stores.
+        // Read the header before the move, because a load after the move would wait for the stores.
         let changed = LenAndProtocol::of(&headers[COMMON_FRONT_LEN + NETWORK..], shape.end - NETWORK, PROTOCOL_ESP);
         headers.copy_within(COMMON_FRONT_LEN.., 0);
         changed.write(&mut headers[NETWORK..TRANSPORT]);

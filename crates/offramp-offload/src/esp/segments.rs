@@ -8,7 +8,7 @@ use crate::layout::{FrameLayout, Malformed};
 use crate::meta::SegmentationKind;
 use crate::segment::{Refused, SegmentPolicy, Segmenter};
 
-/// Number of clear bytes written before they are sealed. Small enough to stay in the first-level cache: a third of the
+/// Number of clear bytes written before the next sealing step. The bytes stay in the first-level cache: a third of the
 /// 48 KiB common today.
 const CHUNK_LEN: usize = 16 * 1024;
 

@@ -148,8 +148,8 @@ impl SharedOutbound {
         ledger.low_from = ledger.sent.saturating_add(last.saturating_sub(ledger.sent) / 2);
     }
 
-    /// Limits further grants to `more` numbers, and returns the last of these. For an association under removal, while
-    /// threads finish the current packets.
+    /// Limits further grants to `more` numbers, and returns the last of these numbers. The owner calls this function
+    /// when it removes the association, while threads finish the current packets.
     pub fn close(&self, more: u64) -> u64 {
         let mut ledger = self.ledger.lock();
         let last = ledger.sent.saturating_add(more).min(ledger.last).min(ledger.reserved);

@@ -342,8 +342,8 @@ impl SuperFrame {
         }
     }
 
-    /// Returns the offset and the value of the transport header's word that differs between shapes. This is the word
-    /// with TCP's flags, or UDP's length.
+    /// Returns the offset and the value of the transport header's word that differs between shapes. The word contains
+    /// TCP's flags, or UDP's length.
     fn transport_word(&self, headers: &[u8]) -> (usize, u16) {
         let at = self.layout.transport_start;
         match self.kind {
@@ -428,7 +428,7 @@ impl Heads {
         self.changes.id(n)
     }
 
-    /// Writes the last `count` bytes of the headers to the end of `place`. Bytes of `place` before these are then
+    /// Writes the last `count` bytes of the headers to the end of `place`. The other bytes of `place` are then
     /// undefined, because a usual `count` is copied as one block of constant length.
     #[inline]
     pub(crate) fn copy_last_to(&self, place: &mut [u8], count: usize) {
@@ -507,7 +507,7 @@ fn check_kind(layout: &FrameLayout, segmentation: Segmentation) -> Result<(), Re
 }
 
 /// Checks that a requested checksum names the transport's field. TCP and UFO requests can omit the checksum, because
-/// the pseudo-header's sum is then computed here. USO requests must not omit it.
+/// the pseudo-header's sum is then computed here. USO requests must not omit the checksum.
 fn check_checksum_place(
     layout: &FrameLayout,
     partial: Option<PartialChecksum>,

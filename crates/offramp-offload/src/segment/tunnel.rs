@@ -10,9 +10,9 @@
 //! | GRE (with key or checksum), IP in IP | one complete frame per inner segment |
 //!
 //! The outer UDP checksum is requested even if the sender omitted it. USO does not support datagrams without a
-//! checksum, and every endpoint must accept one (RFC 7348 4, RFC 8926 3.3, RFC 6935 5). All other bytes equal the
-//! output of Linux' GSO. The following are refused: a second tunnel inside, GRE with sequence numbers, remote checksum
-//! offload, inner extension headers.
+//! checksum, and every endpoint must accept a checksum (RFC 7348 4, RFC 8926 3.3, RFC 6935 5). All other bytes equal
+//! the output of Linux' GSO. The following are refused: a second tunnel inside, GRE with sequence numbers, remote
+//! checksum offload, inner extension headers.
 
 use super::{Refused, SegmentPolicy, Segmenter};
 use crate::checksum;
@@ -62,7 +62,7 @@ pub struct TunnelSegmenter {
 
 impl TunnelSegmenter {
     /// Plans the output frames for `frame`. Returns `None` if the frame has no request, or a request for the outer
-    /// transport. Otherwise overwrites the two bytes before the inner IP header.
+    /// transport. If the request is for an inner packet, overwrites the two bytes before the inner IP header.
     ///
     /// # Errors
     /// Returns an error if the tunnel is unknown, or these bytes do not allow the request. The caller must then send
@@ -106,8 +106,8 @@ impl TunnelSegmenter {
         let size = (tunnel.len() + self.segments.next_len()).saturating_sub(ETHERNET_HEADER_LEN);
         let (mut end, mut count) = (tunnel_at, 0);
         while count < segments_max && self.segments.frames_left() > 0 {
-            // The segment's Ethernet header overwrites bytes before the segment. These are restored from `kept`, or
-            // overwritten by the tunnel's headers.
+            // The segment's Ethernet header overwrites bytes before the segment. The overwritten bytes are restored
+            // from `kept`, or replaced by the tunnel's headers.
             let at = end + tunnel.len() - ETHERNET_HEADER_LEN;
             let segment_end = at + self.segments.next_len();
             if segment_end > room {

@@ -274,7 +274,7 @@ impl Bench {
     }
 
     /// Passes a frame to the receiver. The frame must be delivered or counted once. A delivered frame must be one sent
-    /// packet, delivered once. It must lie inside the original frame and have a correct layout.
+    /// packet, delivered once. A delivered frame must lie inside the original frame and have a correct layout.
     fn offer(&mut self, line: &[u8]) {
         let mut frame = line.to_vec();
         let mut opening = Frame::received(&mut frame);

@@ -8,7 +8,7 @@ use crate::memory::{GuestMemory, PAGE_LEN, RegionSpec};
 /// The log of pages written by the backend, with one bit per page of guest memory ("Migration" in the specification).
 #[derive(Clone, Debug)]
 pub struct DirtyLog {
-    /// A separate mapped file. Guest addresses in it are offsets in the log.
+    /// A separate mapped file. Its guest addresses are offsets in the log.
     log: GuestMemory,
 }
 

@@ -10,7 +10,7 @@ use crate::ring::{Buffer, Used};
 use crate::vnet::{self, VnetHeader};
 use crate::wait::Deadline;
 
-/// Number of guard bytes after every buffer. The device must not change them.
+/// Number of guard bytes after every buffer. The device must not change the guard bytes.
 const GUARD_LEN: usize = 16;
 /// Value of the guard bytes.
 const GUARD: u8 = 0xa5;

@@ -168,8 +168,8 @@ impl SplitDriver {
     }
 
     /// Returns the number of untaken chains visible at the last scan of the ring. [`SplitDriver::take_used`] scans only
-    /// if no found chain is left. So after it returned a chain, the number counts the chains visible together with this
-    /// chain.
+    /// if no found chain is left. So after `take_used` returned a chain, the number counts the chains visible together
+    /// with this chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }

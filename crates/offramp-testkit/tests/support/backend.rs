@@ -249,7 +249,7 @@ impl Backend {
         if device.packed { half(device.taken) | half(device.used) << 16 } else { u32::from(device.taken as u16) }
     }
 
-    /// Sends back all available frames. Returns true if there was one.
+    /// Sends back all available frames. Returns true if a frame was available.
     fn echo_all(&mut self) -> bool {
         let pairs = self.vrings.len() as u32 / 2;
         let mut busy = false;

@@ -1,5 +1,5 @@
 //! A device that does one step at a time by reading and writing the guest's files. The device is slow, and simple
-//! enough to verify by reading. It shares no code with the drivers under test.
+//! enough to verify by reading. The device shares no code with the drivers under test.
 
 #![allow(dead_code)] // Each test program uses only a part of this module.
 

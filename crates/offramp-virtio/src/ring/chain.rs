@@ -100,8 +100,8 @@ pub(crate) struct Batch {
     pub(super) chains: Vec<Chain>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) next: usize,
-    /// True if writable buffers are claimed. With a dirty log they are not claimed, because the log would miss these
-    /// writes.
+    /// True if writable buffers are claimed. With a dirty log, buffers are not claimed, because the log would miss
+    /// these writes.
     pub(crate) claims: bool,
     /// True for each buffer of a control queue that the device can write and must not read. Empty in other rings, to
     /// save time per frame.

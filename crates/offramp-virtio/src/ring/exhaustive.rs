@@ -271,7 +271,7 @@ fn packed_descriptor(memory: &GuestMemory, at: Position, id: u16, flags: u16) {
     poke(memory, DESCRIPTOR_LEN * u64::from(at.index), descriptor);
 }
 
-/// Writes descriptors in the state after a driver received all of them back in the laps before `at`.
+/// Writes descriptors in the state in which all were returned to the driver in the laps before `at`.
 fn used_up_to(memory: &GuestMemory, at: Position, size: u16) {
     for nth in 0..size {
         let slot = after(at, nth, size);

@@ -245,7 +245,7 @@ impl Ring {
             let slots = self.fetch_chain(memory, batch, free, &mut fetched)?;
             at.advance(slots, size);
             free -= slots;
-            // A bad chain ends the batch, because its walk can have been long.
+            // A bad chain ends the batch, because its walk might have been long.
             if fetched.bad > 0 || batch.is_full(buffers) {
                 break;
             }

@@ -118,11 +118,11 @@ impl Buffer {
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         let len = out.len().min(self.len().saturating_sub(offset));
-        // Security depends on this: these bytes are read only once. All later checks, parses and changes use the
-        // private copy, so a guest that writes at the same time changes no checked byte. Never read a byte of the
-        // buffer before or after this copy. SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an
-        // offset past its end copies nothing), and `out` is private. If the guest writes during the copy, the copy
-        // contains a mix of old and new bytes, and only the copy is read afterwards.
+        // Security depends on reading these bytes only once. All later checks, parses and changes use the private copy,
+        // so a guest that writes at the same time changes no checked byte. Never read a byte of the buffer before or
+        // after this copy. SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an offset past its end
+        // copies nothing), and `out` is private. If the guest writes during the copy, the copy contains a mix of old
+        // and new bytes, and only the copy is read afterwards.
         unsafe { copy_shared(self.host.as_ptr().wrapping_add(offset), out.as_mut_ptr(), len) };
     }
 
@@ -153,7 +153,7 @@ impl Buffer {
     }
 
     /// Writes a header of [`HEADER_LEN`] or [`HASH_HEADER_LEN`] bytes, and the frame, if the buffer has room. Returns
-    /// whether it has.
+    /// whether the buffer had room.
     #[inline]
     fn write_whole(&self, header: &NetHeader, header_len: usize, frame: &[u8]) -> bool {
         let fits = self.len() >= header_len + frame.len();

@@ -36,7 +36,7 @@ fn senders(config: &SaConfig) -> (OutboundSa, OutboundSa) {
     (OutboundSa::new(config).unwrap(), OutboundSa::new(config).unwrap())
 }
 
-/// Opens in separate steps, as threads with a shared association do. These steps have no fast path.
+/// Opens in separate steps, as threads with a shared association do. The separate steps have no fast path.
 fn open_step_by_step(
     receiver: &InboundSa,
     frame: &mut [u8],

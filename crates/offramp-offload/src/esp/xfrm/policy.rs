@@ -29,7 +29,7 @@ pub enum PolicyDirection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum PolicyAction {
-    /// The packets pass. They are protected if the policy has a template, else unencrypted.
+    /// The packets pass: protected if the policy has a template, else unencrypted.
     Allow,
     /// The packets are dropped.
     Block,

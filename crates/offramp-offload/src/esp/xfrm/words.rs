@@ -212,9 +212,9 @@ fn split_word(text: &str, line: usize) -> Result<(&str, &str), XfrmError> {
 /// The object of an `ip xfrm` command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Object {
-    /// Security associations.
+    /// The command concerns security associations.
     State,
-    /// Policies.
+    /// The command concerns policies.
     Policy,
 }
 
@@ -248,7 +248,7 @@ impl<'a> Words<'a> {
         Some(word)
     }
 
-    /// Consumes the next word if it equals `text`. Returns whether it did.
+    /// Consumes the next word if it equals `text`. Returns whether a word was consumed.
     pub(super) fn take(&mut self, text: &str) -> bool {
         let is_there = self.peek().is_some_and(|word| word.text == text);
         self.at += usize::from(is_there);
