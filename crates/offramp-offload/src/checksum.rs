@@ -170,7 +170,7 @@ pub(crate) struct Head<'a> {
 impl Head<'_> {
     /// Maximum head length: Ethernet, a tag, IPv6 and TCP with all options fit. Equals two of the longest vectors.
     pub(crate) const LEN_MAX: usize = 128;
-    /// The offset of an absent word.
+    /// Offset value that means "the word is absent".
     pub(crate) const NOWHERE: u8 = u8::MAX;
 
     /// Writes the head to the front of `frame`. Copies all of `bytes`, so that the copy has a constant length. The

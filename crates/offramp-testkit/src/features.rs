@@ -83,30 +83,30 @@ pub const SPEED_DUPLEX: u64 = 1 << 63;
 
 /// Protocol features of vhost-user ("Protocol features" in the specification), each as a mask.
 pub mod protocol {
-    /// `VHOST_USER_PROTOCOL_F_MQ`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_MQ`.
     pub const MQ: u64 = 1 << 0;
-    /// `VHOST_USER_PROTOCOL_F_LOG_SHMFD`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_LOG_SHMFD`.
     pub const LOG_SHMFD: u64 = 1 << 1;
-    /// `VHOST_USER_PROTOCOL_F_RARP`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_RARP`.
     pub const RARP: u64 = 1 << 2;
-    /// `VHOST_USER_PROTOCOL_F_REPLY_ACK`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_REPLY_ACK`.
     pub const REPLY_ACK: u64 = 1 << 3;
-    /// `VHOST_USER_PROTOCOL_F_MTU`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_MTU`.
     pub const MTU: u64 = 1 << 4;
-    /// `VHOST_USER_PROTOCOL_F_BACKEND_REQ`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_BACKEND_REQ`.
     pub const BACKEND_REQ: u64 = 1 << 5;
-    /// `VHOST_USER_PROTOCOL_F_CONFIG`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_CONFIG`.
     pub const CONFIG: u64 = 1 << 9;
-    /// `VHOST_USER_PROTOCOL_F_BACKEND_SEND_FD`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_BACKEND_SEND_FD`.
     pub const BACKEND_SEND_FD: u64 = 1 << 10;
-    /// `VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`.
     pub const INFLIGHT_SHMFD: u64 = 1 << 12;
-    /// `VHOST_USER_PROTOCOL_F_RESET_DEVICE`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_RESET_DEVICE`.
     pub const RESET_DEVICE: u64 = 1 << 13;
-    /// `VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS`.
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-    /// `VHOST_USER_PROTOCOL_F_STATUS`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_STATUS`.
     pub const STATUS: u64 = 1 << 16;
-    /// `VHOST_USER_PROTOCOL_F_DEVICE_STATE`.
+    /// Mask of `VHOST_USER_PROTOCOL_F_DEVICE_STATE`.
     pub const DEVICE_STATE: u64 = 1 << 19;
 }

@@ -182,7 +182,7 @@ macro_rules! integers {
                 self.read(addr, &mut bytes);
                 return $int::from_le_bytes(bytes);
             }
-            #[allow(clippy::cast_ptr_alignment)] // Regions begin at pages, in both address spaces.
+            #[allow(clippy::cast_ptr_alignment)] // Regions start at page boundaries in both address spaces.
             let place = self.region_of(addr).pointer(addr).cast::<$int>();
             // SAFETY: the address is aligned, and lies inside the region, whose length is a multiple of a page.
             $int::from_le(unsafe { $atomic::from_ptr(place) }.load(Ordering::Acquire))
@@ -195,7 +195,7 @@ macro_rules! integers {
             if addr % LEN as u64 != 0 {
                 return self.write(addr, &value.to_le_bytes());
             }
-            #[allow(clippy::cast_ptr_alignment)] // Regions begin at pages, in both address spaces.
+            #[allow(clippy::cast_ptr_alignment)] // Regions start at page boundaries in both address spaces.
             let place = self.region_of(addr).pointer(addr).cast::<$int>();
             // SAFETY: the address is aligned, and lies inside the region, whose length is a multiple of a page.
             unsafe { $atomic::from_ptr(place) }.store(value.to_le(), Ordering::Release);
@@ -336,7 +336,7 @@ impl GuestMemory {
 
     /// Replaces an aligned word by 0, and returns the old value.
     pub(crate) fn take_u64(&self, addr: u64) -> u64 {
-        #[allow(clippy::cast_ptr_alignment)] // Regions begin at pages, in both address spaces.
+        #[allow(clippy::cast_ptr_alignment)] // Regions start at page boundaries in both address spaces.
         let place = self.region_of(addr).pointer(addr).cast::<u64>();
         assert!(addr.is_multiple_of(8), "{addr:#x} is not aligned");
         // SAFETY: the address is aligned, and lies inside the region, whose length is a multiple of a page.

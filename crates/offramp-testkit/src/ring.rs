@@ -106,9 +106,9 @@ pub struct RingAddresses {
 /// The driver's side of a split or packed virtqueue.
 #[derive(Debug)]
 pub enum Virtqueue {
-    /// A split ring.
+    /// The driver of a split ring.
     Split(SplitDriver),
-    /// A packed ring.
+    /// The driver of a packed ring.
     Packed(PackedDriver),
 }
 
@@ -258,7 +258,7 @@ impl Tables {
     }
 }
 
-/// A chain in flight.
+/// The state of a chain in flight.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     /// Number of the ring's descriptors in the chain.

@@ -1,8 +1,9 @@
 //! The positions of packed rings, stored for the next backend after this backend is killed (vhost-user, "Inflight I/O
 //! tracking", packed virtqueues).
 //!
-//! A split ring contains the device's position. A packed ring does not, and the frontend knows only the initial
-//! position. So the frontend keeps a shared region with the position, and a new backend resumes at this position.
+//! A split ring contains the device's position. A packed ring does not contain the device's position, and the frontend
+//! knows only the initial position. So the frontend keeps a shared region with the position, and a new backend resumes
+//! at this position.
 //!
 //! Chains are used in the order of arrival, so no chain is in flight between two batches: a new backend fetches unused
 //! chains again. While a batch is published, its descriptors are partly overwritten. Until the driver sees the first

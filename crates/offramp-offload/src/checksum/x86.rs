@@ -67,7 +67,7 @@ macro_rules! avx512_kernel {
             /// are read at even addresses, so an odd start only rotates the result.
             ///
             /// # Safety
-            /// The processor has the features, and the message is as long as `kernel::LENS` allows.
+            /// The processor has the features, and the length of the message lies in `kernel::LENS`.
             #[target_feature(enable = $features)]
             pub(in super::super) unsafe fn sum(bytes: &[u8]) -> u64 {
                 debug_assert!(bytes.len() > SHORT_LEN_MAX && bytes.len() <= CHUNK_LEN_MAX);
@@ -109,7 +109,7 @@ macro_rules! avx512_kernel {
             /// the caches keep up.
             ///
             /// # Safety
-            /// The processor has the features, and a segment is as long as `kernel::LENS` allows.
+            /// The processor has the features, and the length of a segment lies in `kernel::LENS`.
             #[target_feature(enable = $features)]
             pub(in super::super) unsafe fn write_frames(
                 run: &Run,
@@ -196,7 +196,7 @@ macro_rules! avx512_kernel {
             /// vector, which overlap neighbouring lines.
             ///
             /// # Safety
-            /// The processor has the features, the message is as long as `kernel::LENS` allows, and `src.len()` bytes
+            /// The processor has the features, the length of the message lies in `kernel::LENS`, and `src.len()` bytes
             /// are writable at `to`, none of them in `src`.
             #[inline]
             #[target_feature(enable = $features)]
@@ -287,7 +287,7 @@ pub(super) mod avx2 {
     /// Returns the sum of `bytes`.
     ///
     /// # Safety
-    /// The processor has AVX2, and the message is as long as `kernel::LENS` allows.
+    /// The processor has AVX2, and the length of the message lies in `kernel::LENS`.
     #[target_feature(enable = "avx2")]
     pub(in super::super) unsafe fn sum(bytes: &[u8]) -> u64 {
         let mut acc = [_mm256_setzero_si256(); UNROLL];

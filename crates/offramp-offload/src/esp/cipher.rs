@@ -260,7 +260,7 @@ impl Protection {
 
     /// Lends `work` the packet from the SPI up to the check value, in the form covered by GMAC (RFC 4543 3.3). During
     /// the call, the upper half of an extended sequence number is stored between the SPI and the lower half. The SPI
-    /// moves four bytes forward, over bytes of another header, which are restored afterwards.
+    /// moves to the four bytes before it, which belong to another header and are restored afterwards.
     fn with_whole_header<R>(&self, frame: &mut [u8], parts: &Parts, sequence: u64, work: impl FnOnce(&[u8]) -> R) -> R {
         if !self.is_extended {
             return work(&frame[parts.esp_at..parts.icv_at]);

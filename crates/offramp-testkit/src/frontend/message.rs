@@ -90,7 +90,7 @@ impl RawMessage {
 }
 
 /// Numbers of the frontend's requests ("Front-end message types").
-#[allow(missing_docs)] // The names are the specification's.
+#[allow(missing_docs)] // The names are from the specification.
 pub mod request {
     pub const GET_FEATURES: u32 = 1;
     pub const SET_FEATURES: u32 = 2;
@@ -128,7 +128,7 @@ pub mod request {
 }
 
 /// Numbers of the backend's requests, sent on a separate channel ("Back-end message types").
-#[allow(missing_docs)] // The names are the specification's.
+#[allow(missing_docs)] // The names are from the specification.
 pub mod backend_request {
     pub const CONFIG_CHANGE_MSG: u32 = 2;
 }

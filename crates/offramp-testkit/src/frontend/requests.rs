@@ -159,22 +159,22 @@ fn words(words: &[u32]) -> Vec<u8> {
 /// payloads.
 #[allow(clippy::missing_errors_doc)] // Each fails if the backend refuses or closes, see `PeerError`.
 impl Frontend {
-    /// `GET_FEATURES`: returns the features offered by the backend.
+    /// Sends `GET_FEATURES`, and returns the features offered by the backend.
     pub fn get_features(&self) -> Result<u64, PeerError> {
         self.ask_u64(request::GET_FEATURES)
     }
 
-    /// `SET_FEATURES`: sends the accepted features.
+    /// Sends `SET_FEATURES` with the accepted features.
     pub fn set_features(&self, features: u64) -> Result<(), PeerError> {
         self.tell_u64(request::SET_FEATURES, features)
     }
 
-    /// `GET_PROTOCOL_FEATURES`.
+    /// Sends `GET_PROTOCOL_FEATURES`, and returns the offered protocol features.
     pub fn get_protocol_features(&self) -> Result<u64, PeerError> {
         self.ask_u64(request::GET_PROTOCOL_FEATURES)
     }
 
-    /// `SET_PROTOCOL_FEATURES`. If `features` contains `REPLY_ACK`, all later requests are acknowledged.
+    /// Sends `SET_PROTOCOL_FEATURES`. If `features` contains `REPLY_ACK`, all later requests are acknowledged.
     pub fn set_protocol_features(&mut self, features: u64) -> Result<(), PeerError> {
         self.reply_ack = false;
         self.tell_u64(request::SET_PROTOCOL_FEATURES, features)?;
@@ -182,34 +182,34 @@ impl Frontend {
         Ok(())
     }
 
-    /// `SET_OWNER`.
+    /// Sends `SET_OWNER`.
     pub fn set_owner(&self) -> Result<(), PeerError> {
         self.tell(request::SET_OWNER, &[], &[])
     }
 
-    /// `RESET_OWNER`.
+    /// Sends `RESET_OWNER`.
     pub fn reset_owner(&self) -> Result<(), PeerError> {
         self.tell(request::RESET_OWNER, &[], &[])
     }
 
-    /// `RESET_DEVICE`.
+    /// Sends `RESET_DEVICE`.
     pub fn reset_device(&self) -> Result<(), PeerError> {
         self.tell(request::RESET_DEVICE, &[], &[])
     }
 
-    /// `SET_MEM_TABLE` with all regions.
+    /// Sends `SET_MEM_TABLE` with all regions.
     pub fn set_mem_table(&self, memory: &GuestMemory) -> Result<(), PeerError> {
         self.set_mem_table_with_room(memory, 0)
     }
 
-    /// `SET_MEM_TABLE` with any descriptions, even wrong ones, and any files.
+    /// Sends `SET_MEM_TABLE` with any region descriptions, even wrong ones, and any files.
     pub fn set_mem_regions(&self, regions: &[MemRegion], fds: &[BorrowedFd<'_>]) -> Result<(), PeerError> {
         let mut payload = words(&[regions.len() as u32, 0]);
         payload.extend(regions.iter().flat_map(|region| region.to_bytes()));
         self.tell(request::SET_MEM_TABLE, &payload, fds)
     }
 
-    /// `SET_MEM_TABLE` with all regions, padded with zeros to `room` entries.
+    /// Sends `SET_MEM_TABLE` with all regions, padded with zeros to `room` entries.
     pub fn set_mem_table_with_room(&self, memory: &GuestMemory, room: usize) -> Result<(), PeerError> {
         let regions = memory.regions();
         let fds: Vec<_> = regions.iter().map(Region::fd).collect();
@@ -219,50 +219,50 @@ impl Frontend {
         self.tell(request::SET_MEM_TABLE, &payload, &fds)
     }
 
-    /// `GET_MAX_MEM_SLOTS`.
+    /// Sends `GET_MAX_MEM_SLOTS`, and returns the number of memory slots.
     pub fn get_max_mem_slots(&self) -> Result<u64, PeerError> {
         self.ask_u64(request::GET_MAX_MEM_SLOTS)
     }
 
-    /// `ADD_MEM_REG`. For a region of [`GuestMemory`], call `add_mem_reg(MemRegion::new(region), region.fd())`.
+    /// Sends `ADD_MEM_REG`. For a region of [`GuestMemory`], call `add_mem_reg(MemRegion::new(region), region.fd())`.
     pub fn add_mem_reg(&self, region: MemRegion, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
         self.tell_mem_reg(request::ADD_MEM_REG, region, &[fd])
     }
 
-    /// `REM_MEM_REG`.
+    /// Sends `REM_MEM_REG`.
     pub fn rem_mem_reg(&self, region: MemRegion) -> Result<(), PeerError> {
         self.tell_mem_reg(request::REM_MEM_REG, region, &[])
     }
 
-    /// `SET_LOG_BASE` with the whole log. With `LOG_SHMFD`, this request has an answer.
+    /// Sends `SET_LOG_BASE` with the whole log. With `LOG_SHMFD`, this request has an answer.
     pub fn set_log_base(&self, log: &DirtyLog) -> Result<(), PeerError> {
         self.set_log_at(log.len(), 0, log.fd())
     }
 
-    /// `SET_LOG_BASE` with any length and file offset of the log.
+    /// Sends `SET_LOG_BASE` with any length and file offset of the log.
     pub fn set_log_at(&self, mmap_size: u64, mmap_offset: u64, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
         let payload = [mmap_size.to_le_bytes(), mmap_offset.to_le_bytes()].concat();
         self.ask(request::SET_LOG_BASE, &payload, &[fd]).map(drop)
     }
 
-    /// `SET_VRING_NUM`: sets the number of descriptors of the ring.
+    /// Sends `SET_VRING_NUM` with the number of descriptors of the ring.
     pub fn set_vring_num(&self, index: u32, descriptors: u32) -> Result<(), PeerError> {
         self.tell_vring(request::SET_VRING_NUM, index, descriptors)
     }
 
-    /// `SET_VRING_BASE`: sets the start position (packed: two positions with wrap counters).
+    /// Sends `SET_VRING_BASE` with the start position (packed: two positions with wrap counters).
     pub fn set_vring_base(&self, index: u32, base: u32) -> Result<(), PeerError> {
         self.tell_vring(request::SET_VRING_BASE, index, base)
     }
 
-    /// `GET_VRING_BASE`: stops the ring and returns the backend's position.
+    /// Sends `GET_VRING_BASE`, which stops the ring, and returns the backend's position.
     pub fn get_vring_base(&self, index: u32) -> Result<u32, PeerError> {
         let answer = self.ask(request::GET_VRING_BASE, &words(&[index, 0]), &[])?;
         assert!(answer.u32_at(0) == index, "the base of ring {index} came as that of ring {}", answer.u32_at(0));
         Ok(answer.u32_at(4))
     }
 
-    /// `SET_VRING_ADDR`.
+    /// Sends `SET_VRING_ADDR`.
     pub fn set_vring_addr(&self, addr: &VringAddr) -> Result<(), PeerError> {
         let mut payload = words(&[addr.index, addr.flags]);
         for field in [addr.descriptors, addr.used, addr.available, addr.log] {
@@ -271,45 +271,45 @@ impl Frontend {
         self.tell(request::SET_VRING_ADDR, &payload, &[])
     }
 
-    /// `SET_VRING_KICK`. Without a descriptor, the backend polls.
+    /// Sends `SET_VRING_KICK`. Without a descriptor, the backend polls.
     pub fn set_vring_kick(&self, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
         self.tell_vring_fd(request::SET_VRING_KICK, index, fd)
     }
 
-    /// `SET_VRING_CALL`. Without a descriptor, the driver polls.
+    /// Sends `SET_VRING_CALL`. Without a descriptor, the driver polls.
     pub fn set_vring_call(&self, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
         self.tell_vring_fd(request::SET_VRING_CALL, index, fd)
     }
 
-    /// `SET_VRING_ERR`.
+    /// Sends `SET_VRING_ERR`.
     pub fn set_vring_err(&self, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
         self.tell_vring_fd(request::SET_VRING_ERR, index, fd)
     }
 
-    /// `SET_VRING_ENABLE`.
+    /// Sends `SET_VRING_ENABLE`.
     pub fn set_vring_enable(&self, index: u32, enable: bool) -> Result<(), PeerError> {
         self.tell_vring(request::SET_VRING_ENABLE, index, enable.into())
     }
 
-    /// `GET_QUEUE_NUM`: returns the maximum number of queue pairs of the backend (virtio-net).
+    /// Sends `GET_QUEUE_NUM`, and returns the maximum number of queue pairs of the backend (virtio-net).
     pub fn get_queue_num(&self) -> Result<u64, PeerError> {
         self.ask_u64(request::GET_QUEUE_NUM)
     }
 
-    /// `SEND_RARP`: requests an announcement of the guest to the network after a migration.
+    /// Sends `SEND_RARP`, a request to announce the guest to the network after a migration.
     pub fn send_rarp(&self, mac: [u8; 6]) -> Result<(), PeerError> {
         let mut payload = [0; 8];
         payload[..6].copy_from_slice(&mac);
         self.tell(request::SEND_RARP, &payload, &[])
     }
 
-    /// `NET_SET_MTU`.
+    /// Sends `NET_SET_MTU`.
     pub fn net_set_mtu(&self, mtu: u64) -> Result<(), PeerError> {
         self.tell_u64(request::NET_SET_MTU, mtu)
     }
 
-    /// `GET_CONFIG`: returns `len` bytes of the device's configuration from byte `offset` on. An answer without content
-    /// means that the backend refuses.
+    /// Sends `GET_CONFIG`, and returns `len` bytes of the device's configuration from byte `offset` on. An answer
+    /// without content means that the backend refuses.
     pub fn get_config(&self, offset: u32, len: u32) -> Result<Vec<u8>, PeerError> {
         let mut payload = words(&[offset, len, 0]);
         payload.resize(CONFIG_HEAD_LEN + len as usize, 0);
@@ -322,24 +322,24 @@ impl Frontend {
         Ok(content.to_vec())
     }
 
-    /// `SET_CONFIG`: changes the configuration from byte `offset` on.
+    /// Sends `SET_CONFIG`, which changes the configuration from byte `offset` on.
     pub fn set_config(&self, offset: u32, bytes: &[u8]) -> Result<(), PeerError> {
         let mut payload = words(&[offset, bytes.len() as u32, 0]);
         payload.extend(bytes);
         self.tell(request::SET_CONFIG, &payload, &[])
     }
 
-    /// `SET_STATUS`: sends the driver's status byte (virtio 1.3, 2.1).
+    /// Sends `SET_STATUS` with the driver's status byte (virtio 1.3, 2.1).
     pub fn set_status(&self, status: u8) -> Result<(), PeerError> {
         self.tell_u64(request::SET_STATUS, status.into())
     }
 
-    /// `GET_STATUS`.
+    /// Sends `GET_STATUS`, and returns the driver's status byte.
     pub fn get_status(&self) -> Result<u8, PeerError> {
         Ok(self.ask_u64(request::GET_STATUS)? as u8)
     }
 
-    /// `GET_INFLIGHT_FD`: returns a new region for `num_queues` queues of `queue_size` descriptors.
+    /// Sends `GET_INFLIGHT_FD`, and returns a new region for `num_queues` queues of `queue_size` descriptors.
     pub fn get_inflight_fd(&self, num_queues: u16, queue_size: u16) -> Result<Inflight, PeerError> {
         let payload = inflight_bytes(0, 0, num_queues, queue_size);
         let mut answer = self.ask(request::GET_INFLIGHT_FD, &payload, &[])?;
@@ -353,14 +353,14 @@ impl Frontend {
         })
     }
 
-    /// `SET_INFLIGHT_FD`: sends the region of an earlier backend.
+    /// Sends `SET_INFLIGHT_FD` with the region of an earlier backend.
     pub fn set_inflight_fd(&self, inflight: &Inflight) -> Result<(), PeerError> {
         let Inflight { mmap_size, mmap_offset, num_queues, queue_size, .. } = *inflight;
         let payload = inflight_bytes(mmap_size, mmap_offset, num_queues, queue_size);
         self.tell(request::SET_INFLIGHT_FD, &payload, &[inflight.fd()])
     }
 
-    /// `SET_BACKEND_REQ_FD`: gives the backend a channel for requests to the frontend.
+    /// Sends `SET_BACKEND_REQ_FD`, which gives the backend a channel for requests to the frontend.
     pub fn set_backend_req_fd(&mut self) -> Result<(), PeerError> {
         let (ours, theirs) = UnixStream::pair().expect("making the backend's channel");
         self.tell(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;

@@ -38,8 +38,8 @@ impl Frontend {
         self.check_device_state()
     }
 
-    /// `SET_DEVICE_STATE_FD` with a socket, as Cloud Hypervisor does. Returns the other end of the socket, or a file
-    /// provided by the backend.
+    /// Sends `SET_DEVICE_STATE_FD` with a socket, as Cloud Hypervisor does. Returns the other end of the socket, or a
+    /// file provided by the backend.
     fn open_state(&self, direction: u32) -> Result<File, PeerError> {
         let request = request::SET_DEVICE_STATE_FD;
         let (near, far) = UnixStream::pair().expect("making a channel for the state");
@@ -53,7 +53,7 @@ impl Frontend {
         }
     }
 
-    /// `CHECK_DEVICE_STATE`: checks whether the last transfer was successful.
+    /// Sends `CHECK_DEVICE_STATE`, and returns an error if the last transfer failed.
     fn check_device_state(&self) -> Result<(), PeerError> {
         let request = request::CHECK_DEVICE_STATE;
         match self.ask(request, &[], &[])?.u64() {

@@ -180,7 +180,7 @@ impl Batch {
         Some(chain)
     }
 
-    /// Returns the last `chains` taken chains to the waiting chains. The caller has fetched no chain since.
+    /// Makes the last `chains` taken chains wait again. The caller has fetched no chain since.
     pub fn wait_again(&mut self, chains: usize) {
         self.next = self.next.saturating_sub(chains);
     }

@@ -352,7 +352,7 @@ impl Ring {
 
     #[inline]
     pub(crate) fn add_used(&mut self, chain: &Chain, written: u32) {
-        // A chain fetched from a larger ring must not exceed this ring.
+        // A chain fetched from a larger ring must not exceed the size of this ring.
         let slots = chain.slots.min(self.size);
         self.staged.push(Used { id: chain.id, slots, written });
     }

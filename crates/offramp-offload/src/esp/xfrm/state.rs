@@ -45,8 +45,8 @@ pub struct XfrmState {
     pub sent: u64,
     /// Highest sequence number received (`replay-seq`).
     pub received: u64,
-    /// All other fields. `replay_window` has the value of the text, 0 for no replay check. `sequence` is 0,
-    /// `destination` is `None`, and a tunnel has the default rules.
+    /// All other fields of the state. `replay_window` has the value of the text, 0 for no replay check. `sequence` is
+    /// 0, `destination` is `None`, and a tunnel has the default rules.
     pub config: SaConfig,
 }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// Length of the shortest key of any suite, in bytes. A key can be plain text, so a word of this length or more can be
 /// a key.
 const KEY_LEN_MIN: usize = 16;
-/// Upper limit for the hexadecimal digits of a shown number. A longer number can be part of a key.
+/// Number of hexadecimal digits from which on messages hide a number, because the number can be part of a key.
 const SHOWN_DIGITS_MAX: usize = 8;
 
 /// The start of the replacement for a key in `ip xfrm state list nokeys`.
