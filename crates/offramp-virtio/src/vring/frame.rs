@@ -120,9 +120,10 @@ impl Buffer {
         let len = out.len().min(self.len().saturating_sub(offset));
         // Security depends on reading these bytes only once. All later checks, parses and changes use the private copy,
         // so a guest that writes at the same time changes no checked byte. Never read a byte of the buffer before or
-        // after this copy. SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an offset past its end
-        // copies nothing), and `out` is private. If the guest writes during the copy, the copy contains a mix of old
-        // and new bytes, and only the copy is read afterwards.
+        // after this copy.
+        // SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an offset past its end copies nothing),
+        // and `out` is private. If the guest writes during the copy, the copy contains a mix of old and new bytes, and
+        // only the copy is read afterwards.
         unsafe { copy_shared(self.host.as_ptr().wrapping_add(offset), out.as_mut_ptr(), len) };
     }
 
