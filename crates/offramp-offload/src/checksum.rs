@@ -29,9 +29,9 @@ use kernel::SHORT_LEN_MAX;
 
 /// A one's-complement sum of 16-bit words in memory order, not folded.
 ///
-/// Additions are modulo 2⁶⁴ − 1, with an end-around carry. 2¹⁶ − 1 divides 2⁶⁴ − 1, so no chain of additions, however
-/// long, can overflow or lose a carry. The sum is zero only if all added words are zero. Every other multiple of 2¹⁶ −
-/// 1 folds to 0xffff (RFC 1071 section 2).
+/// Additions are modulo 2⁶⁴ − 1, with an end-around carry. The modulus is a multiple of 2¹⁶ − 1, so no chain of
+/// additions, however long, can overflow or lose a carry. The sum is zero only if all added words are zero. Every other
+/// multiple of 2¹⁶ − 1 folds to 0xffff (RFC 1071 section 2).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 

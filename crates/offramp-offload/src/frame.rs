@@ -128,8 +128,8 @@ impl<'a> Frame<'a> {
     /// * [`ChecksumState::Bad`]: one of these checksums is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200
     ///   8.1).
     /// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all could be verified. The frame is
-    ///   malformed, no IP, neither TCP nor UDP, a fragment, or has a UDP checksum of 0 over IPv4 (RFC 768: the sender
-    ///   computed none).
+    ///   malformed, carries no IP, neither TCP nor UDP, or only a fragment, or its UDP checksum over IPv4 is 0 (RFC
+    ///   768: the sender computed none).
     pub fn verify(&self) -> ChecksumState {
         self.parts().map_or(ChecksumState::Unknown, |(bytes, layout)| checksum::verify(bytes, layout))
     }

@@ -108,8 +108,8 @@ impl Guest {
         self.start_from(Virtqueue::resume_base)
     }
 
-    /// Stops all rings (`GET_VRING_BASE`). Returns the backend's positions in the order rx 0, tx 0, rx 1 and so on,
-    /// with the control queue, if any, last.
+    /// Stops all rings (`GET_VRING_BASE`). Returns the backend's positions in the order rx 0, tx 0, rx 1 and so on. The
+    /// position of the control queue, if any, is last.
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.

@@ -56,9 +56,9 @@ pub fn layout(bytes: &[u8]) {
 }
 
 /// Segments an input: ten bytes of request, then the frame. The frame can get a trailer of up to 64 KiB. Every output
-/// frame must have the announced length, and their number must not exceed the announced number. A repair of the headers
-/// must be complete, and must change no length. Returns whether the frame's partial checksum was correct after the
-/// repair, and the number of frames from a tunnel.
+/// frame must have the announced length. The number of output frames must not exceed the announced number. A repair of
+/// the headers must be complete, and must change no length. Returns whether the frame's partial checksum was correct
+/// after the repair, and the number of frames from a tunnel.
 pub fn segment(bytes: &[u8]) -> (bool, usize) {
     let Some((ask, frame)) = bytes.split_first_chunk::<10>() else { return (false, 0) };
     let word = |at: usize| u16::from_le_bytes([ask[at], ask[at + 1]]);

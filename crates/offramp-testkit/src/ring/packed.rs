@@ -235,8 +235,8 @@ impl PackedDriver {
         avail == used && used == self.next_used.wrap
     }
 
-    /// Requests an interrupt at the next used chain. Returns true if some chains are already used, because the device
-    /// need not send a notification for these chains.
+    /// Requests an interrupt at the next used chain. Returns true if some chains are already used. The device need not
+    /// send a notification for these chains.
     pub fn enable_interrupts(&mut self) -> bool {
         if self.options.event_idx {
             self.write_driver_event(self.next_used.off_wrap(), EVENT_DESC);

@@ -192,8 +192,8 @@ impl SplitDriver {
         }
     }
 
-    /// Requests an interrupt at the next used chain. Returns true if some chains are already used, because the device
-    /// need not send a notification for these chains.
+    /// Requests an interrupt at the next used chain. Returns true if some chains are already used. The device need not
+    /// send a notification for these chains.
     pub fn enable_interrupts(&mut self) -> bool {
         if self.options.event_idx {
             self.set_used_event(self.seen_used);

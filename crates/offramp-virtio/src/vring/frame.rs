@@ -14,7 +14,7 @@ std::thread_local! {
     static COPIED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Returns the frame bytes copied by this thread between chains and private memory, for tests with counters.
+/// Returns the number of frame bytes copied by this thread between chains and private memory, for tests with counters.
 #[cfg(feature = "count")]
 pub fn copied_bytes() -> u64 {
     COPIED.with(std::cell::Cell::get)
