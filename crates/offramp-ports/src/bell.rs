@@ -1,4 +1,4 @@
-//! A descriptor to wake a thread from its sleep in `ppoll`.
+//! An eventfd that wakes a thread from `ppoll`.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::time::Duration;
 
-/// A bell: readable from its ringing until it is cleared.
+/// An eventfd, readable from a call of `ring` until `clear`.
 #[derive(Debug)]
 pub(crate) struct Bell {
     event: EventFd,
-    /// In place of the descriptor's counter: loom does not know system calls.
+    /// Models the eventfd's counter for loom, which cannot model system calls.
     #[cfg(feature = "loom")]
     counter: every_order::Counter,
 }
@@ -31,14 +31,14 @@ impl Bell {
     pub(crate) fn ring(&self) {
         #[cfg(feature = "loom")]
         self.counter.ring();
-        // A full counter means a ringing bell.
+        // The write fails only if the counter is full: the bell is already ringing.
         let _ = self.event.write(1);
     }
 
     pub(crate) fn clear(&self) {
         #[cfg(feature = "loom")]
         self.counter.clear();
-        // An error means an empty counter: nobody rang.
+        // The read fails only if the counter is zero: the bell was not rung.
         let _ = self.event.read();
     }
 
@@ -47,15 +47,16 @@ impl Bell {
         self.counter.is_ringing()
     }
 
-    /// Sleeps until it rings, an event of `fds` occurs, or `timeout` has passed.
+    /// Sleeps until the bell rings, one of `fds` has an event, or `timeout` has passed.
     pub(crate) fn sleep<'a>(&'a self, mut fds: Vec<PollFd<'a>>, timeout: Duration) {
-        // The descriptor may ring later than its counter: nothing waits for it.
+        // The modelled counter has already ended the sleep: do not wait for the descriptor.
         #[cfg(feature = "loom")]
         let timeout = timeout.min(self.counter.sleep());
         fds.push(PollFd::new(self.event.as_fd(), PollFlags::POLLIN));
         match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
             Ok(_) | Err(Errno::EINTR) => {}
-            // Nothing else can happen to descriptors owned here; do not spin if it does.
+            // No other error is possible for descriptors owned by this process. Sleep, so that an unexpected error does
+            // not spin.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
@@ -83,7 +84,7 @@ mod every_order {
     use offramp_offload::sync::Mutex;
     use std::time::Duration;
 
-    /// The count of an eventfd, and its sleeper.
+    /// The counter of an eventfd and its sleeping thread.
     #[derive(Debug)]
     pub(super) struct Counter {
         is_ringing: Mutex<bool>,
@@ -109,7 +110,7 @@ mod every_order {
             *self.is_ringing.lock()
         }
 
-        /// Sleeps until it rings. Returns the time to wait for the descriptor afterwards.
+        /// Sleeps until the bell rings. Returns the remaining time to wait for the descriptor: zero.
         pub fn sleep(&self) -> Duration {
             let mut is_ringing = self.is_ringing.lock();
             while !*is_ringing {

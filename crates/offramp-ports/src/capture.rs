@@ -113,7 +113,7 @@ impl Capture {
     /// Returns the next packet.
     ///
     /// # Errors
-    /// When none came within `time`, or the port is gone.
+    /// Returns an error if none came within `time`, or the port is gone.
     pub fn next(&self, time: Duration) -> Result<Packet, RecvTimeoutError> {
         let packet = self.packets.recv_timeout(time)?;
         self.waiting.bytes.fetch_sub(packet.data.len(), Ordering::Relaxed);

@@ -2,19 +2,19 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`tap`] | a TAP interface that the adapter makes, for the host's kernel |
-//! | [`packet`] | an interface that exists, over packet sockets |
-//! | [`null`] | a sink and a source of frames, without a host |
-//! | [`vhost_user`] | a virtual machine's network device over vhost-user |
-//! | [`vnet_hdr`] | requests and reports of the header in front of each frame |
-//! | [`worker`] | a thread that drives tasks: queue pairs on a cable, and the switch |
-//! | [`ipsec_mb`] | the second library of ciphers, loaded if installed |
+//! | [`tap`] | a TAP interface created by the adapter; its host is the kernel |
+//! | [`packet`] | an existing interface, through packet sockets |
+//! | [`null`] | a sink and a source of frames; no host |
+//! | [`vhost_user`] | the network device of a virtual machine, over vhost-user |
+//! | [`vnet_hdr`] | the virtio network header before each frame: requests and reports |
+//! | [`worker`] | a thread that polls tasks: queue pairs on a cable, and the switch |
+//! | [`ipsec_mb`] | the optional cipher library `intel-ipsec-mb`, loaded if installed |
 //! | [`socket`] | options and statistics of TCP sockets |
 //! | [`sys`] | namespaces, links, features, processors, privilege |
 //!
-//! Nothing here edits a packet header (only the VLAN tag removed by the kernel is put back), and only `offramp-virtio`
-//! touches guest memory. Only descriptors hold namespaces and interfaces, so the kernel removes them however the
-//! process ends.
+//! This crate edits no packet header, except that it restores a VLAN tag removed by the kernel. Only `offramp-virtio`
+//! accesses guest memory. Namespaces and interfaces are held by open descriptors, so the kernel removes both even if
+//! the process crashes.
 
 mod bell;
 pub mod capture;

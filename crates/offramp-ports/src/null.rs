@@ -1,4 +1,4 @@
-//! A port without a host: it discards every frame for it, and may send one frame again and again.
+//! A port without a host. The port discards every delivered frame, and can send one frame repeatedly.
 
 use offramp_adapter::host_io::HostIo;
 use offramp_adapter::port::{HostPort, InPlace, PortError};
@@ -8,19 +8,20 @@ use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
 
-/// Room before the frame for a VLAN tag. A whole cache line keeps the frame aligned.
+/// Offset of the frame, in bytes. The room before the frame can hold a VLAN tag; one cache line keeps the frame
+/// aligned.
 const FRAME_AT: usize = 64;
 
-/// A sink of frames, and a source of one.
+/// A sink of frames that can also send one frame repeatedly.
 #[derive(Debug)]
 pub struct NullPort {
-    /// The frame to send; nothing if empty.
+    /// The frame to send. If empty, the port sends nothing.
     source: Vec<u8>,
     frame: FrameBuffer<Vec<u8>>,
 }
 
 impl NullPort {
-    /// Returns a port that sends `source` without end, or nothing if it is empty.
+    /// Returns a port that sends `source` repeatedly, or nothing if `source` is empty.
     pub fn new(source: Vec<u8>) -> Self {
         let frame = FrameBuffer::new(vec![0; FRAME_AT + source.len()]);
         Self { source, frame }
@@ -30,7 +31,7 @@ impl NullPort {
 impl InPlace for NullPort {}
 
 impl HostPort for NullPort {
-    /// Copies the frame: the last user may have changed it.
+    /// Copies the frame, because the previous user may have changed the copy.
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         self.frame.memory_mut()[FRAME_AT..].copy_from_slice(&self.source);
         self.frame.set(FRAME_AT..FRAME_AT + self.source.len(), TxMeta::default());

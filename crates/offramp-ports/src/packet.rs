@@ -1,12 +1,12 @@
-//! An existing interface as a host port, through packet sockets (packet(7)): it takes the interface's received frames,
-//! and sends out of it. The kernel's vnet header travels with each frame, so super-frames and partial checksums pass in
-//! both directions.
+//! An existing interface as a host port, through packet sockets (packet(7)). The port receives the interface's received
+//! frames, and transmits frames on the interface. The kernel's vnet header accompanies each frame, so super-frames and
+//! partial checksums pass in both directions.
 //!
-//! Frames sent out of the interface by the host itself are not taken. The sockets are the only change:
-//! promiscuous mode ends with them, however the process ends.
+//! The port does not receive frames that the host itself transmits on the interface. The sockets are the only change to
+//! the interface: the kernel ends promiscuous mode when they are closed, even if the process crashes.
 //!
-//! The interface may go down and come up again; the port lives on. It closes when the interface is
-//! deleted or moved to another namespace.
+//! The port stays open when the interface goes down and comes up again. The port closes when the interface is deleted
+//! or moved to another namespace.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,37 +26,37 @@ mod socket;
 pub use queue::PacketQueue;
 pub use rx_queue::{Arrival, HEAD_LEN, RxQueues};
 
-/// Most queues of one port: members of a fanout group (Linux `PACKET_FANOUT_MAX` before 5.16).
+/// Maximum number of queues of one port: the size of a fanout group (Linux `PACKET_FANOUT_MAX` before 5.16).
 pub const QUEUES_MAX: u16 = 256;
-/// Longest super-frame by default, in bytes: an IP packet of 65536 bytes after an Ethernet header with two VLAN tags.
+/// Default maximum length of a super-frame, in bytes: an IP packet of 65536 bytes after an Ethernet header with two
+/// VLAN tags.
 pub const FRAME_LEN_MAX: usize = 65536 + 22;
-/// Default bytes of a queue in the kernel, in each direction: a hundred super-frames. The kernel charges each with a
-/// good deal more than its length.
+/// Default size of a queue's socket buffer in the kernel, in bytes per direction: about a hundred super-frames. The
+/// kernel charges a super-frame with considerably more than its length.
 pub const BUFFER_LEN_DEFAULT: usize = 8 << 20;
 
-/// The parameters to open an interface.
+/// The parameters for opening an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketConfig {
     /// The interface's name, 1 to 15 bytes.
     pub interface: String,
-    /// Queues, 1 to [`QUEUES_MAX`]; the kernel spreads received frames over them by flow
+    /// Number of queues, 1 to [`QUEUES_MAX`]. The kernel distributes received frames over the queues by flow
     /// (`PACKET_FANOUT_HASH`).
     pub queues: u16,
-    /// Take frames for every station, not for the interface's own address alone (`PACKET_MR_PROMISC`).
-    /// A switch needs it.
+    /// True to receive frames for every station, not only for the interface's own address (`PACKET_MR_PROMISC`). A
+    /// switch needs promiscuous mode.
     pub promiscuous: bool,
-    /// Go past the interface's queueing discipline (`PACKET_QDISC_BYPASS`): less work per frame, but the
-    /// kernel then segments nothing. Super-frames are accepted only as far as the interface itself segments
-    /// them.
+    /// True to bypass the interface's queueing discipline (`PACKET_QDISC_BYPASS`). The bypass saves work per frame, but
+    /// the kernel then segments nothing. The port then accepts only super-frames that the interface itself can segment.
     pub qdisc_bypass: bool,
-    /// Longest frame of a queue, in bytes with the Ethernet header.
+    /// Maximum length of a frame, in bytes including the Ethernet header.
     pub frame_len_max: usize,
-    /// Most bytes of a queue in the kernel, in each direction.
+    /// Size of a queue's socket buffer in the kernel, in bytes per direction.
     pub buffer_len: usize,
 }
 
 impl PacketConfig {
-    /// Returns one promiscuous queue, super-frames up to [`FRAME_LEN_MAX`].
+    /// Returns a configuration with one promiscuous queue and super-frames up to [`FRAME_LEN_MAX`].
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -69,19 +69,19 @@ impl PacketConfig {
     }
 }
 
-/// Why an interface was not opened or read.
+/// An error from opening or reading an interface.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketError {
-    /// The name is no interface name.
+    /// The name is not a valid interface name.
     #[error("interface \"{0}\": not an interface name; use 1 to {NAME_LEN_MAX} bytes without spaces, '/', ':' or '%'")]
     Name(String),
     /// There is no interface with this name.
     #[error("interface \"{0}\": not found in this network namespace; see `ip link`")]
     NoInterface(String),
-    /// Its frames are not Ethernet's.
+    /// The interface is not an Ethernet interface.
     #[error("interface \"{0}\": not an Ethernet interface")]
     NotEthernet(String),
-    /// Several queues need an interface in state up.
+    /// Several queues were requested, but the interface is down.
     #[error("interface \"{0}\": down; bring the interface up to open several queues, or use one queue")]
     Down(String),
     /// The number of queues is out of range.
@@ -92,7 +92,7 @@ pub enum PacketError {
         /// The requested queues.
         queues: u16,
     },
-    /// Packet sockets need `CAP_NET_RAW`.
+    /// The process lacks `CAP_NET_RAW`, needed for packet sockets.
     #[error("interface \"{interface}\": permission denied {doing}; run as root or grant CAP_NET_RAW")]
     Permission {
         /// The interface.
@@ -123,24 +123,24 @@ pub enum PacketError {
 /// The state of an interface at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
-    /// MTU in bytes of IP.
+    /// MTU in bytes of the IP packet.
     pub mtu: u32,
-    /// The interface was brought up (`IFF_UP`).
+    /// True if the interface was brought up (`IFF_UP`).
     pub is_up: bool,
-    /// It is up, and there is another end (`IFF_RUNNING`).
+    /// True if the interface is up and has a carrier (`IFF_RUNNING`).
     pub has_carrier: bool,
 }
 
-/// The shared state of all handles to one interface.
+/// The state shared by all handles to one interface.
 #[derive(Debug)]
 struct Shared {
     name: String,
     /// One socket per queue.
     fds: Vec<OwnedFd>,
-    /// Bytes of the vnet header on these sockets.
+    /// Length of the vnet header on these sockets, in bytes.
     header_len: usize,
     accepts: Offloads,
-    /// Frames without room in the kernel, read so far.
+    /// Frames dropped by the kernel for lack of buffer space, as far as read from the sockets.
     dropped: AtomicU64,
 }
 
@@ -152,12 +152,12 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Opens an interface of the calling thread's namespace. It may be down, unless there are several
-    /// queues.
+    /// Opens an interface in the calling thread's namespace. The interface can be down if the configuration has one
+    /// queue.
     ///
     /// # Errors
-    /// When there is no such interface, it is not Ethernet, a number is out of range, or the kernel
-    /// refuses; nothing is left behind then.
+    /// Returns an error if the interface does not exist or is not Ethernet, a number is out of range, or the kernel
+    /// refuses a request. All sockets are closed in this case.
     pub fn open(config: &PacketConfig) -> Result<Self, PacketError> {
         let name = &config.interface;
         check(config)?;
@@ -171,16 +171,16 @@ impl Packet {
         Ok(Self { shared: Arc::new(shared), frame_len_max: config.frame_len_max })
     }
 
-    /// As [`Packet::open`], in another namespace.
+    /// Opens an interface in another namespace, like [`Packet::open`].
     ///
     /// # Errors
-    /// As [`Packet::open`], and when the namespace may not be entered.
+    /// Returns the errors of [`Packet::open`], and an error if the namespace cannot be entered.
     pub fn open_in(ns: &NetNs, config: &PacketConfig) -> Result<Self, PacketError> {
         let entered = ns.run(|| Self::open(config));
         entered.unwrap_or_else(|e| Err(system(&config.interface, "entering its namespace")(e)))
     }
 
-    /// Returns the interface's name when it was opened.
+    /// Returns the name under which the interface was opened.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -190,20 +190,20 @@ impl Packet {
         self.shared.fds.len()
     }
 
-    /// Returns a port on queue `index`, for one thread. `None` when there is no such queue.
+    /// Returns a port on queue `index`, for one thread. Returns `None` if `index` is out of range.
     pub fn queue(&self, index: usize) -> Option<PacketQueue> {
         (index < self.queue_count()).then(|| PacketQueue::new(Arc::clone(&self.shared), index, self.frame_len_max))
     }
 
-    /// Returns the offloads of frames to and from the interface.
+    /// Returns the offloads accepted in frames to the interface.
     pub fn accepts(&self) -> Offloads {
         self.shared.accepts
     }
 
-    /// Returns the interface's state now, from any thread and namespace.
+    /// Returns the interface's current state. Can be called from any thread and namespace.
     ///
     /// # Errors
-    /// [`PacketError::NoInterface`] when it is gone.
+    /// Returns [`PacketError::NoInterface`] if the interface is gone.
     pub fn link(&self) -> Result<LinkState, PacketError> {
         let gone = || PacketError::NoInterface(self.shared.name.clone());
         let fd = self.shared.fds[0].as_fd();
@@ -216,7 +216,8 @@ impl Packet {
         })
     }
 
-    /// Returns the received frames without room in a queue (`PACKET_STATISTICS`), since it was opened.
+    /// Returns the number of received frames dropped for lack of buffer space (`PACKET_STATISTICS`) since the interface
+    /// was opened.
     pub fn dropped(&self) -> u64 {
         let now = self.shared.fds.iter().filter_map(|fd| socket::take_drops(fd.as_fd()).ok()).map(u64::from);
         let now = now.sum::<u64>();
@@ -235,8 +236,8 @@ fn check(config: &PacketConfig) -> Result<(), PacketError> {
     Ok(())
 }
 
-/// Opens a socket per queue. While the group is incomplete nothing is let in: every socket outside of it would take a
-/// copy of each frame.
+/// Opens a socket per queue. The sockets receive no frames until the fanout group is complete: each socket outside the
+/// group would receive a copy of every frame.
 fn open_queues(config: &PacketConfig, index: u32) -> Result<(Vec<OwnedFd>, usize), PacketError> {
     let name = &config.interface;
     let first = open_socket(config, index)?;
@@ -266,7 +267,8 @@ fn open_queues(config: &PacketConfig, index: u32) -> Result<(Vec<OwnedFd>, usize
     Ok((fds, header_len))
 }
 
-/// Opens a socket on the interface, still closed to frames, and returns it with the length of its vnet header.
+/// Opens a socket on the interface, and returns the socket with the length of its vnet header. The socket receives no
+/// frames yet.
 fn open_socket(config: &PacketConfig, index: u32) -> Result<(OwnedFd, usize), PacketError> {
     let name = &config.interface;
     let fd = socket::open().map_err(system(name, "opening a packet socket"))?;
@@ -278,8 +280,9 @@ fn open_socket(config: &PacketConfig, index: u32) -> Result<(OwnedFd, usize), Pa
     Ok((fd, header_len))
 }
 
-/// Returns the offloads accepted by the interface. With a queueing discipline in between, the kernel segments and
-/// checksums for an interface without those offloads; past it, it only checksums.
+/// Returns the offloads accepted in frames to the interface. With a queueing discipline, the kernel segments and
+/// checksums in place of an interface that lacks these offloads. With a bypassed queueing discipline, the kernel only
+/// checksums.
 fn accepts(config: &PacketConfig) -> Result<Offloads, PacketError> {
     let known =
         if socket::knows_uso() { Offloads::RATIFIED } else { Offloads::RATIFIED - Offloads::USO - Offloads::RSC_UDP };
@@ -312,7 +315,7 @@ mod tests {
     use offramp_adapter::port::HostPort;
     use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, TxMeta};
 
-    /// Opens a port with the header of kernels before Linux 6.6.
+    /// Opens a port with the short vnet header of kernels before Linux 6.6.
     fn with_short_header(name: &str) -> PacketQueue {
         let config = PacketConfig::new(name);
         let (fd, _) = open_socket(&config, link::index(name).unwrap()).unwrap();
@@ -337,7 +340,7 @@ mod tests {
             let partial = PartialChecksum { start: 34, offset: 6 };
             let frame = [&[2; 12][..], &[8, 0], &[0x45; 60]].concat();
             let meta = RxMeta { checksum: ChecksumState::Partial(partial), ..RxMeta::default() };
-            // The kernel drops frames until it has looked at the carrier.
+            // The kernel drops frames until it has updated the carrier state.
             let began = std::time::Instant::now();
             while !far.tx_next(0).unwrap() {
                 assert!(began.elapsed().as_secs() < 20, "the frame never came");

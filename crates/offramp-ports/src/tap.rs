@@ -1,7 +1,7 @@
 //! A Linux TAP interface as a host port: the host is the kernel's TCP/IP.
 //!
-//! The interface exists as long as one descriptor of it and its network namespace do: nothing is left behind, however
-//! the process or the namespace ends.
+//! The interface exists as long as its network namespace and one of its descriptors. The kernel removes the interface
+//! even if the process crashes or the namespace is deleted.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,40 +19,41 @@ mod queue;
 
 pub use queue::{TapPort, TapQueue};
 
-/// Smallest MTU in bytes of IP (RFC 791: every network carries 68 bytes).
+/// Smallest MTU, in bytes of the IP packet (RFC 791: every network carries 68 bytes).
 pub const MTU_MIN: u32 = 68;
-/// Largest MTU in bytes of IP: Linux lets a TAP's frame have 65535 bytes with its Ethernet header.
+/// Largest MTU, in bytes of the IP packet. Linux limits a TAP frame to 65535 bytes including the Ethernet header.
 pub const MTU_MAX: u32 = 65535 - ETHERNET_HEADER_LEN;
-/// Most queues of one interface (Linux `MAX_TAP_QUEUES`).
+/// Maximum number of queues of one interface (Linux `MAX_TAP_QUEUES`).
 pub const QUEUES_MAX: u16 = 256;
-/// Longest super-frame a host sends by default, in bytes: an IP packet of 65536 bytes behind an
-/// Ethernet header with two VLAN tags.
+/// Default maximum length of a super-frame from the host, in bytes: an IP packet of 65536 bytes after an Ethernet
+/// header with two VLAN tags.
 pub const FRAME_LEN_MAX: usize = 65536 + 22;
 
-/// Bytes of the Ethernet header.
+/// Length of the Ethernet header, in bytes.
 const ETHERNET_HEADER_LEN: u32 = 14;
 
-/// The parameters to make a TAP interface.
+/// The parameters of a new TAP interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapConfig {
     /// The interface's name, 1 to 15 bytes.
     pub name: String,
     /// Queue pairs, 1 to [`QUEUES_MAX`].
     pub queues: u16,
-    /// MTU in bytes of IP, [`MTU_MIN`] to [`MTU_MAX`].
+    /// MTU in bytes of the IP packet, [`MTU_MIN`] to [`MTU_MAX`].
     pub mtu: u32,
-    /// The host's Ethernet address on this interface; the kernel draws one when `None`.
+    /// The host's Ethernet address on this interface. If `None`, the kernel chooses a random address.
     pub mac: Option<[u8; 6]>,
-    /// Longest frame from the host, in bytes with the Ethernet header.
+    /// Maximum length of a frame from the host, in bytes including the Ethernet header.
     pub frame_len_max: usize,
-    /// Frames held by the host per queue on their way out (`txqueuelen`); `None`: the kernel's 500.
+    /// Maximum number of frames in the kernel's transmit queue of each queue pair (`txqueuelen`). If `None`, the
+    /// kernel's default of 500.
     pub tx_queue_len: Option<u32>,
-    /// Lets the host's own GRO coalesce delivered frames (`IFF_NAPI`), as with a hardware adapter.
+    /// Lets the host's GRO coalesce delivered frames (`IFF_NAPI`), as with a hardware adapter.
     pub napi: bool,
 }
 
 impl TapConfig {
-    /// Returns one queue, MTU 1500, super-frames up to [`FRAME_LEN_MAX`].
+    /// Returns a configuration with one queue, MTU 1500 and super-frames up to [`FRAME_LEN_MAX`].
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -66,13 +67,13 @@ impl TapConfig {
     }
 }
 
-/// The reason for a failure to make or change a TAP interface.
+/// An error from creating or changing a TAP interface.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
-    /// The name is no interface name.
+    /// The name is not a valid interface name.
     #[error("tap \"{0}\": not an interface name; use 1 to {NAME_LEN_MAX} bytes without spaces, '/', ':' or '%'")]
     Name(String),
-    /// The namespace has an interface with this name.
+    /// The namespace already has an interface with this name.
     #[error("tap \"{0}\": the name is taken; choose another, or delete the interface that has it")]
     NameTaken(String),
     /// The MTU is out of range.
@@ -91,15 +92,15 @@ pub enum TapError {
         /// The requested queues.
         queues: u16,
     },
-    /// `/dev/net/tun` does not exist or may not be opened.
+    /// `/dev/net/tun` does not exist or cannot be opened.
     #[error("tap \"{name}\": {cause}")]
     Device {
         /// The interface.
         name: String,
-        /// The cause, with its remedy.
+        /// The cause and its remedy.
         cause: SetupError,
     },
-    /// Interfaces of this namespace need `CAP_NET_ADMIN`.
+    /// The process lacks `CAP_NET_ADMIN` in this namespace.
     #[error("tap \"{name}\": permission denied {doing}; run as root or grant CAP_NET_ADMIN")]
     Permission {
         /// The interface.
@@ -127,13 +128,14 @@ pub enum TapError {
     },
 }
 
-/// The shared state of all handles to one interface.
+/// The state shared by all handles to one interface.
 #[derive(Debug)]
 struct Shared {
     name: String,
     /// One descriptor per queue.
     fds: Vec<OwnedFd>,
-    /// Bits of the [`Offloads`] on offer. Relaxed: it orders nothing, the next frame sees it soon.
+    /// Bits of the offered [`Offloads`]. Relaxed ordering suffices: no other memory depends on the value, and a late
+    /// change is harmless.
     offered: AtomicU32,
 }
 
@@ -143,7 +145,8 @@ impl Shared {
     }
 }
 
-/// A TAP interface with all its queues. It is deleted when this and all its [`TapQueue`]s are dropped.
+/// A TAP interface with all its queues. The kernel deletes the interface when this handle and all its [`TapQueue`]s are
+/// dropped.
 #[derive(Debug)]
 pub struct Tap {
     shared: Arc<Shared>,
@@ -153,11 +156,11 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes the interface in the calling thread's namespace. It is down, and nothing is offered yet.
+    /// Creates the interface in the calling thread's namespace. The new interface is down and offers no offloads.
     ///
     /// # Errors
-    /// When the name is taken or no name, a number is out of range, or the kernel refuses; nothing is
-    /// left behind then.
+    /// Returns an error if the name is taken or invalid, a number is out of range, or the kernel refuses a request. The
+    /// interface is removed in this case.
     pub fn open(config: &TapConfig) -> Result<Self, TapError> {
         check(config)?;
         let fds = (0..config.queues).map(|_| open_queue(config)).collect::<Result<Vec<_>, _>>()?;
@@ -168,13 +171,14 @@ impl Tap {
         Ok(Self { shared, supported, mtu: config.mtu, frame_len_max: config.frame_len_max })
     }
 
-    /// As [`Tap::open`], in another namespace. It does not keep the namespace: the interface ends with it.
+    /// Creates the interface in another namespace, like [`Tap::open`]. The interface does not keep the namespace alive:
+    /// the kernel deletes both together.
     ///
-    /// A TUN descriptor holds the namespace of its opener. So an empty namespace opens it, and nobody else sees the
-    /// name there before the move.
+    /// A TUN descriptor holds the namespace in which it was opened. This function therefore opens the descriptor in a
+    /// new empty namespace, where no other process sees the name, and then moves the interface.
     ///
     /// # Errors
-    /// As [`Tap::open`], and when the kernel refuses the empty namespace or the move.
+    /// Returns the errors of [`Tap::open`], and an error if the kernel refuses the empty namespace or the move.
     pub fn open_in(ns: &NetNs, config: &TapConfig) -> Result<Self, TapError> {
         let open_and_move = || {
             let tap = Self::open(config)?;
@@ -193,7 +197,7 @@ impl Tap {
         &self.shared.name
     }
 
-    /// Returns the MTU it was made with, in bytes of IP.
+    /// Returns the configured MTU, in bytes of the IP packet.
     pub fn mtu(&self) -> u32 {
         self.mtu
     }
@@ -203,7 +207,7 @@ impl Tap {
         self.shared.fds.len()
     }
 
-    /// Returns a port on queue pair `index`, for one thread. `None` when there is no such queue.
+    /// Returns a port on queue pair `index`, for one thread. Returns `None` if `index` is out of range.
     pub fn queue(&self, index: usize) -> Option<TapQueue> {
         (index < self.queue_count()).then(|| TapQueue::new(Arc::clone(&self.shared), index, self.frame_len_max))
     }
@@ -214,27 +218,27 @@ impl Tap {
         TapPort::new((0..self.queue_count()).map(queue).collect())
     }
 
-    /// Returns the offloads known to this kernel's TAP.
+    /// Returns the offloads supported by this kernel's TAP.
     pub fn supported(&self) -> Offloads {
         self.supported
     }
 
-    /// Returns the offloads on offer now.
+    /// Returns the offloads currently offered.
     pub fn offered(&self) -> Offloads {
         self.shared.offered()
     }
 
-    /// Offers these offloads to the host from now on, and returns those accepted by the kernel. It may happen at any
-    /// time, from any thread and namespace; frames already queued by the host keep their form.
+    /// Offers `offloads` to the host, and returns the offloads accepted by the kernel. Can be called at any time, from
+    /// any thread and namespace. Frames already queued by the host do not change.
     ///
-    /// The receive offloads are not offered to the kernel (it accepts any coalesced frame with a partial
-    /// checksum at any time); they are only remembered.
+    /// The receive offloads are only stored, not offered to the kernel: the kernel always accepts coalesced frames with
+    /// a partial checksum.
     ///
-    /// The kernel takes over an offer as the wanted features of the interface, and so undoes the host's own `ethtool
-    /// -K`. The same transmit offloads as before are not offered again.
+    /// The kernel sets the interface's wanted features to the offer, and so reverts the host's own `ethtool -K`. An
+    /// offer with unchanged transmit offloads is therefore not sent to the kernel.
     ///
     /// # Errors
-    /// When the interface is gone.
+    /// Returns an error if the interface is gone.
     pub fn offer(&self, offloads: Offloads) -> Result<Offloads, TapError> {
         let accepted = (offloads & self.supported).with_prerequisites();
         let bits = ioctl::offload_bits(accepted);
@@ -246,10 +250,10 @@ impl Tap {
         Ok(accepted)
     }
 
-    /// Sets the carrier, initially on; from any thread and namespace.
+    /// Sets the carrier, which is initially on. Can be called from any thread and namespace.
     ///
     /// # Errors
-    /// When the interface is gone.
+    /// Returns an error if the interface is gone.
     pub fn set_carrier(&self, is_on: bool) -> Result<(), TapError> {
         ioctl::set_carrier(self.shared.fds[0].as_fd(), is_on).map_err(|e| system(self.name(), "setting the carrier", e))
     }
@@ -273,7 +277,7 @@ fn check(config: &TapConfig) -> Result<(), TapError> {
     }
 }
 
-/// Opens one queue; the first one makes the interface.
+/// Opens one queue. The first queue creates the interface.
 fn open_queue(config: &TapConfig) -> Result<OwnedFd, TapError> {
     let name = &config.name;
     let fd = ioctl::open_device().map_err(|e| device(name, e))?;
@@ -285,8 +289,8 @@ fn open_queue(config: &TapConfig) -> Result<OwnedFd, TapError> {
     Ok(fd)
 }
 
-/// Returns the offloads known to the kernel: it knows USO since Linux 6.2, and AccECN in no version yet. Leaves the
-/// offer empty.
+/// Returns the offloads supported by the kernel. Linux supports USO since version 6.2, and AccECN in no version yet.
+/// Leaves the offer empty.
 fn probe(name: &str, fd: &OwnedFd) -> Result<Offloads, TapError> {
     let old = Offloads::RATIFIED - Offloads::USO - Offloads::RSC_UDP;
     let supported = match ioctl::set_offload(fd.as_fd(), ioctl::offload_bits(Offloads::RATIFIED)) {

@@ -104,7 +104,7 @@ impl<'a> VhostUserBuilder<'a> {
     /// Opens the socket and starts the control thread. Frontends are answered once the queues are driven.
     ///
     /// # Errors
-    /// When a number is out of range, or the socket cannot be made; nothing is left behind then.
+    /// Returns an error if a number is out of range, or the socket cannot be made; nothing is left behind then.
     pub fn open(self) -> Result<VhostUser, VhostUserError> {
         let Self { config, listener, sandbox, observer } = self;
         config.check()?;
@@ -234,7 +234,7 @@ impl VhostUser {
     /// Opens the socket and starts the control thread. Frontends are answered once the queues are driven.
     ///
     /// # Errors
-    /// When a number is out of range, or the socket cannot be made; nothing is left behind then.
+    /// Returns an error if a number is out of range, or the socket cannot be made; nothing is left behind then.
     pub fn open(config: &VhostUserConfig) -> Result<Self, VhostUserError> {
         VhostUserBuilder::new(config).open()
     }

@@ -1,5 +1,5 @@
-//! The requests and reports of the virtio network header in front of every frame. [`offramp_virtio::net_header`] has
-//! the fields; nothing of the frame itself is read or changed.
+//! The requests and reports in the virtio network header before each frame. [`offramp_virtio::net_header`] defines the
+//! fields. This module neither reads nor changes the frame.
 
 use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 
@@ -8,33 +8,33 @@ pub use offramp_virtio::net_header::{
     DATA_VALID, GSO_ACCECN, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, HEADER_LEN, NEEDS_CSUM,
 };
 
-/// Chains of a frame if the ring says nothing else (virtio 1.3, 5.1.6.4.1).
+/// Default of `num_buffers`, the number of descriptor chains that hold the frame (virtio 1.3, 5.1.6.4.1).
 const ONE_BUFFER: u16 = 1;
 
-/// The reason for a refused header: its request is unknown or contradictory.
+/// An error in a header: an unknown or contradictory request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VnetError {
-    /// A segmentation outside the supported specification.
+    /// A `gso_type` that is not in the specification.
     #[error("unknown gso_type {0:#04x}")]
     GsoType(u8),
-    /// A segmentation into segments without payload.
+    /// A segmentation with a segment size of 0.
     #[error("gso_type {0:#04x} with gso_size 0")]
     GsoSize(u8),
 }
 
-/// Reads a host's request for one frame.
+/// Decodes a host's request for one frame.
 ///
-/// `DATA_VALID` (a forwarded frame, verified by the host's own adapter) asks for nothing.
+/// `DATA_VALID` requests no operation: the host's own adapter verified the forwarded frame.
 ///
 /// # Errors
-/// When the header asks for an unknown segmentation or one without size.
+/// Returns an error if the header requests an unknown segmentation or a segment size of 0.
 #[inline]
 pub fn decode_tx(header: &[u8; HEADER_LEN]) -> Result<TxMeta, VnetError> {
     let header = NetHeader::from_bytes(header);
     Ok(TxMeta { checksum: decode_checksum(&header), segmentation: decode_segmentation(&header)? })
 }
 
-/// Writes a host's request for one frame, as the host would.
+/// Encodes a request for one frame, as a host does.
 pub fn encode_tx(meta: &TxMeta) -> [u8; HEADER_LEN] {
     let mut header = NetHeader::default();
     encode_segmentation(&mut header, meta.segmentation);
@@ -44,11 +44,11 @@ pub fn encode_tx(meta: &TxMeta) -> [u8; HEADER_LEN] {
     header.to_bytes()
 }
 
-/// Reads an adapter's report of one frame, as the host would. The header does not say how many
-/// frames were coalesced, so `segments` is 1; it has no hash and no queue.
+/// Decodes an adapter's report on one frame, as a host does. The header lacks the number of coalesced frames, so
+/// `segments` is 1. The header also lacks a hash and a queue.
 ///
 /// # Errors
-/// When the header reports an unknown segmentation or one without size.
+/// Returns an error if the header reports an unknown segmentation or a segment size of 0.
 pub fn decode_rx(header: &[u8; HEADER_LEN]) -> Result<RxMeta, VnetError> {
     let header = NetHeader::from_bytes(header);
     let checksum = match decode_checksum(&header) {
@@ -60,16 +60,16 @@ pub fn decode_rx(header: &[u8; HEADER_LEN]) -> Result<RxMeta, VnetError> {
     Ok(RxMeta { checksum, segmentation, header_len: header.hdr_len, ..RxMeta::default() })
 }
 
-/// Writes the adapter's report to a host of one frame.
+/// Encodes the adapter's report on one frame for the host.
 ///
-/// The header cannot report a wrong checksum. `Bad` is written as `Unknown` is, and the host computes the checksum
-/// itself.
+/// The header cannot report a wrong checksum. `Bad` is therefore encoded like `Unknown`, and the host verifies the
+/// checksum.
 #[inline]
 pub fn encode_rx(meta: &RxMeta) -> [u8; HEADER_LEN] {
     rx_header(meta).to_bytes()
 }
 
-/// As [`encode_rx`], before it is written.
+/// Returns the header encoded by [`encode_rx`], before conversion to bytes.
 #[inline]
 pub(crate) fn rx_header(meta: &RxMeta) -> NetHeader {
     let mut header = NetHeader { hdr_len: meta.header_len, num_buffers: ONE_BUFFER, ..NetHeader::default() };
@@ -112,7 +112,7 @@ fn decode_segmentation(header: &NetHeader) -> Result<Option<Segmentation>, VnetE
     }
 }
 
-/// Linux' patch lets AccECN win if both bits are set.
+/// If both bits are set, AccECN takes precedence, as in the Linux patch for AccECN.
 #[inline]
 fn decode_cwr(gso_type: u8) -> Cwr {
     if gso_type & GSO_ACCECN != 0 {
@@ -225,7 +225,7 @@ mod tests {
         let borders = [0, 1, 2, 0x00ff, 0x0100, 0x7fff, 0x8000, u16::MAX - 1, u16::MAX];
         for (flags, gso_type) in (0..=u8::MAX).flat_map(|flags| (0..=u8::MAX).map(move |gso_type| (flags, gso_type))) {
             for (n, size) in borders.into_iter().enumerate() {
-                // The other fields go through their borders in another order.
+                // The other fields take the border values in a different order.
                 let (start, offset) = (borders[(n + 3) % borders.len()], borders[(2 * n + 5) % borders.len()]);
                 let (hdr_len, num_buffers) =
                     (borders[(4 * n + 1) % borders.len()], borders[(5 * n + 7) % borders.len()]);

@@ -244,7 +244,7 @@ impl Worker {
     /// `name`. It sleeps as soon as there is nothing to do.
     ///
     /// # Errors
-    /// When the thread or its descriptor cannot be made.
+    /// Returns an error if the thread or its descriptor cannot be made.
     pub fn start<T: Task + 'static>(name: &str, tasks: Vec<T>, cpus: Option<Vec<usize>>) -> io::Result<Self> {
         Self::start_polling(name, tasks, cpus, Polling::Off, Sandbox::default())
     }
@@ -252,7 +252,7 @@ impl Worker {
     /// As [`Worker::start`], with polling before each sleep, in a sandbox.
     ///
     /// # Errors
-    /// As [`Worker::start`].
+    /// Returns the errors of [`Worker::start`].
     pub fn start_polling<T: Task + 'static>(
         name: &str,
         tasks: Vec<T>,

@@ -79,7 +79,7 @@ fn status(args: &Args) -> Result<Status, ClientError> {
 /// Asks the daemon at `control` for one port or for all.
 ///
 /// # Errors
-/// When no daemon answers, or it refuses.
+/// Returns an error if no daemon answers, or it refuses.
 pub fn ask_status(control: &Path, port: Option<&String>) -> Result<Status, ClientError> {
     match ask(control, &Request::Show { version: VERSION, port: port.cloned() })? {
         Outcome::Status(status) => Ok(status),
@@ -116,7 +116,7 @@ fn rates(now: &DirectionStatus, before: &DirectionStatus, seconds: f64) -> Rates
 /// Parses a number of seconds on a command line.
 ///
 /// # Errors
-/// When the text is no number, or out of range.
+/// Returns an error if the text is no number, or out of range.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if (0.0..=SECONDS_MAX).contains(&seconds) {

@@ -20,7 +20,7 @@ impl Adapters {
     /// Starts one adapter behind each port, with the same description, and connects them.
     ///
     /// # Errors
-    /// When the thread cannot start.
+    /// Returns an error if the thread cannot start.
     pub fn start<H, F>(name: &'static str, config: &AdapterConfig, host: H, far: F) -> failure::Result<Self>
     where
         H: HostIo + Send + 'static,
@@ -45,7 +45,7 @@ impl Adapters {
 /// Makes a TAP with every offload.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Returns an error if the kernel refuses.
 pub fn open_tap(config: &TapConfig) -> Result<Tap, TapError> {
     let tap = Tap::open(config)?;
     tap.offer(Offloads::all())?;

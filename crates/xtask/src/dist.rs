@@ -35,7 +35,7 @@ pub struct Args {
 /// Makes the release and prints the checksums.
 ///
 /// # Errors
-/// When something cannot be built.
+/// Returns an error if something cannot be built.
 pub fn run(args: &Args) -> Result<()> {
     for needed in [MUSL, SHLIBDEPS] {
         packages::need(needed)?;

@@ -93,7 +93,7 @@ impl GuestArgs {
     /// Makes the boot files of guests in the scratch directory.
     ///
     /// # Errors
-    /// When QEMU or the kernel is not available.
+    /// Returns an error if QEMU or the kernel is not available.
     pub fn base(&self, extras: Extras, scratch: &Scratch) -> Result<Base> {
         let kernel = Kernel::find(Some(&kernel::path(self.cache.as_deref())?), None).doing("the guest's kernel")?;
         Base::in_qemu(&self.accel, kernel, extras, scratch)
@@ -170,7 +170,7 @@ const CASES: [Case; 4] = [
 /// Runs the combinations and the cases, and prints a line for each. Returns whether none failed.
 ///
 /// # Errors
-/// When the guest's kernel cannot be had, or a signal comes.
+/// Returns an error if the guest's kernel cannot be had, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let scratch = Scratch::new()?;
     let base = match (args.kind, args.backend) {

@@ -99,7 +99,8 @@ impl State {
 /// Boots both guests, takes the samples, and prints a line for each state. Returns whether the victim kept enough.
 ///
 /// # Errors
-/// When something does not start, an attack reaches a forbidden target, the daemon grows or ends, or a signal comes.
+/// Returns an error if something does not start, an attack reaches a forbidden target, the daemon grows or ends, or a
+/// signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let mut bed = Bed::start(args)?;
     let judged = bed.measure(args);

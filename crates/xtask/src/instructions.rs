@@ -44,7 +44,7 @@ type Counts = Vec<(String, u64)>;
 /// Counts, and compares with the table or writes it. Returns whether the table allows the counts.
 ///
 /// # Errors
-/// When nothing could be counted, or the table could not be read or written.
+/// Returns an error if nothing could be counted, or the table could not be read or written.
 pub fn run(args: &Args) -> Result<bool> {
     if !cfg!(target_arch = "x86_64") {
         return not_possible(format!("{TABLE} holds for x86-64; run this on an x86-64 machine"));

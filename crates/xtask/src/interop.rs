@@ -53,7 +53,7 @@ pub struct Args {
 /// Runs the cases and prints a line for each. Returns whether none failed.
 ///
 /// # Errors
-/// When the machine cannot be prepared, or a signal comes.
+/// Returns an error if the machine cannot be prepared, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let pages = if args.huge && !args.print_commands {
         Some(HugePages::of_mib(HUGE_MIB).doing("huge pages for DPDK (run as root)")?)

@@ -83,7 +83,7 @@ pub struct Args {
 /// Runs the cases in one guest, and prints a line for each. Returns whether none failed.
 ///
 /// # Errors
-/// When something does not start, or a signal comes.
+/// Returns an error if something does not start, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let cases: Vec<_> = case::cases(args.full).into_iter().filter(|case| args.only.has(&case.name())).collect();
     if args.print_commands {

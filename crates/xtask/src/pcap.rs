@@ -13,7 +13,7 @@ const SNAP_LEN: u32 = 262_144;
 /// Writes frames as a capture, little-endian, all at time 0.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// Returns an error if the file cannot be written.
 pub fn write(path: &str, frames: &[Vec<u8>]) -> Result<()> {
     let header = PcapHeader { endianness: Endianness::Little, snaplen: SNAP_LEN, ..PcapHeader::default() };
     let mut writer = PcapWriter::with_header(Vec::new(), header).doing(path)?;
@@ -26,7 +26,7 @@ pub fn write(path: &str, frames: &[Vec<u8>]) -> Result<()> {
 /// Reads the frames of a capture in either byte order.
 ///
 /// # Errors
-/// When the file cannot be read or is no capture of whole frames.
+/// Returns an error if the file cannot be read or is no capture of whole frames.
 pub fn read(path: &str) -> Result<Vec<Vec<u8>>> {
     parse(&fs::read(path).doing(path)?).doing(path)
 }

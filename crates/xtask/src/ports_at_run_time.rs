@@ -29,7 +29,7 @@ pub struct Args {
 /// cost.
 ///
 /// # Errors
-/// When the daemon refuses something.
+/// Returns an error if the daemon refuses something.
 pub fn run(args: &Args) -> Result<bool> {
     let (executable, scratch) = (daemon::build()?, Scratch::new()?);
     let ns = new_namespace()?;

@@ -56,7 +56,7 @@ impl OfferArgs {
 /// order.
 ///
 /// # Errors
-/// When the socket cannot be had.
+/// Returns an error if the socket cannot be had.
 pub fn open(
     socket: &Path,
     client: bool,

@@ -57,7 +57,7 @@ pub struct Args {
 /// Runs every suite.
 ///
 /// # Errors
-/// When a program is missing, a namespace cannot be made, or a signal comes.
+/// Returns an error if a program is missing, a namespace cannot be made, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let mut tally = Tally::default();
     for name in SUITES.into_iter().filter(|name| args.only.has(name)) {

@@ -27,7 +27,7 @@ const SENT_SEED: u64 = 2;
 /// Sends the guest's `/payload` to an address of the host.
 ///
 /// # Errors
-/// When other bytes arrive, or not all, or none in time.
+/// Returns an error if other bytes arrive, or not all, or none in time.
 pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, address: IpAddr, payload: &[u8]) -> Result<()> {
     let (port, host) = receive(ns, address)?;
     let ran = machine.run(&format!("timeout {GUEST_TIMEOUT_SECONDS} nc {address} {port} </payload"));
@@ -38,7 +38,7 @@ pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, address: IpAddr, payload
 /// Sends from one of the host's addresses; the guest computes the digest.
 ///
 /// # Errors
-/// When other bytes arrive, or not all, or none in time.
+/// Returns an error if other bytes arrive, or not all, or none in time.
 pub fn host_to_guest(machine: &mut Machine, ns: &NetNs, address: IpAddr) -> Result<()> {
     let payload = random_bytes(SENT_SEED, SENT_LEN);
     let expected = digest(&payload);
@@ -63,7 +63,7 @@ pub fn digest(bytes: &[u8]) -> String {
 /// Checks a digest against the expected one.
 ///
 /// # Errors
-/// When they differ; the message names the subject.
+/// Returns an error if they differ; the message names the subject.
 pub fn same(found: &str, expected: &str, what: &str) -> Result<()> {
     if found == expected {
         return Ok(());
@@ -74,7 +74,7 @@ pub fn same(found: &str, expected: &str, what: &str) -> Result<()> {
 /// Takes all bytes of one connection at an address in the namespace, as [`serve`] does.
 ///
 /// # Errors
-/// When it cannot listen.
+/// Returns an error if it cannot listen.
 pub fn receive(ns: &NetNs, address: IpAddr) -> Result<(u16, Served)> {
     serve(ns, address, |mut stream| {
         let mut received = Vec::new();
@@ -89,7 +89,7 @@ pub type Served = JoinHandle<std::io::Result<Vec<u8>>>;
 /// Listens in the namespace at an address, and serves one connection on a thread of its own. Returns the port.
 ///
 /// # Errors
-/// When it cannot listen.
+/// Returns an error if it cannot listen.
 pub fn serve(
     ns: &NetNs,
     address: IpAddr,
@@ -123,7 +123,7 @@ fn accept(listener: &TcpListener) -> std::io::Result<TcpStream> {
 /// Returns the results of both ends: bytes from the host, text from the guest.
 ///
 /// # Errors
-/// When either failed.
+/// Returns an error if either failed.
 pub fn join(host: Served, guest: Result<String>) -> Result<(Vec<u8>, String)> {
     let host = host.join().map_err(|_| Failure::Failed("the host's end panicked".to_owned()))?;
     // If both ends failed, the guest's error tells more.

@@ -64,7 +64,7 @@ pub struct Args {
 /// Runs until a signal comes.
 ///
 /// # Errors
-/// When a port cannot be opened or the worker cannot start.
+/// Returns an error if a port cannot be opened or the worker cannot start.
 pub fn run(args: &Args) -> Result<()> {
     let coalesce = CoalesceConfig { hold_ns: u64::from(args.hold_usecs) * 1000, ..CoalesceConfig::default() };
     let config =

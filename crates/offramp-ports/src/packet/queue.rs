@@ -1,4 +1,4 @@
-//! One queue of an interface: one recvmsg(2) takes a frame, one sendmsg(2) gives one.
+//! One queue of an interface. One recvmsg(2) receives a frame; one sendmsg(2) transmits a frame.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,7 +19,7 @@ use super::socket::{self, Received};
 use crate::frame_memory::frame_memory;
 use crate::vnet_hdr::{DATA_VALID, HEADER_LEN, decode_tx, encode_rx};
 
-/// One queue of a [`Packet`](super::Packet), for one thread. Poll it for input by its descriptor.
+/// One queue of a [`Packet`](super::Packet), for one thread. Poll its descriptor for input.
 #[derive(Debug)]
 pub struct PacketQueue {
     shared: Arc<Shared>,
@@ -28,20 +28,20 @@ pub struct PacketQueue {
     /// Offset of a received frame, with room in front of it for a VLAN tag.
     receive_at: usize,
     frame_len_max: usize,
-    /// `None` before the first super-frame in a tunnel.
+    /// The tunnelled super-frame being segmented. `None` before the first such super-frame.
     tunnel: Option<Box<Tunnelled>>,
-    /// The checksum state that the interface reported for the last received frame.
+    /// The checksum state reported by the interface for the last received frame.
     checksum: ChecksumState,
-    /// The interface was found down; from then on no error reports its deletion.
+    /// True after an `ENETDOWN`. The kernel then reports no error when the interface is deleted.
     is_down: bool,
 }
 
-/// A super-frame in a tunnel. Its frames are lent in its place.
+/// A tunnelled super-frame. Its segments are lent in place of the super-frame.
 #[derive(Debug)]
 struct Tunnelled {
     frame: FrameBuffer<Box<[u8]>>,
     receive_at: usize,
-    /// `None` after the last frame.
+    /// The remaining segments. `None` after the last segment.
     segments: Option<TunnelSegmenter>,
 }
 
@@ -62,8 +62,8 @@ impl PacketQueue {
         &self.shared.name
     }
 
-    /// Returns the checksum state that the interface reported for the last received frame. A request for a checksum
-    /// is [`ChecksumState::Partial`].
+    /// Returns the checksum state reported by the interface for the last received frame. A partial checksum is reported
+    /// as [`ChecksumState::Partial`].
     pub fn reported_checksum(&self) -> ChecksumState {
         self.checksum
     }
@@ -73,7 +73,7 @@ impl PacketQueue {
         self.shared.header_len
     }
 
-    /// Takes over a received frame: puts the tag back, and reads the header.
+    /// Accepts a received frame: restores its VLAN tag and decodes its vnet header.
     fn accept(&mut self, header: &[u8; HEADER_LEN], received: &Received) -> Result<(), PortError> {
         if received.is_cut_off {
             return Err(PortError::Lost(Loss::TooLong));
@@ -96,16 +96,16 @@ impl PacketQueue {
         if request.segmentation.is_some() { self.correct(start..end, request) } else { Ok(()) }
     }
 
-    /// Corrects a super-frame beyond the words of a vnet header.
+    /// Corrects a super-frame that the vnet header cannot describe.
     ///
-    /// * In a tunnel, it is called plain TCP or UDP. The first of its frames is lent instead of it.
-    /// * Coalesced as a list (`rx-gro-list`), it has the checksum of its first segment, and asks for none if the sender
-    ///   completed it.
+    /// * A tunnelled super-frame is marked as plain TCP or UDP. Its first segment is lent in its place.
+    /// * A super-frame coalesced as a list (`rx-gro-list`) has the checksum of its first segment. Its header requests
+    ///   no checksum if the sender completed that checksum.
     fn correct(&mut self, place: Range<usize>, request: TxMeta) -> Result<(), PortError> {
         let refused = PortError::Lost(Loss::Unsupported);
         let mut frame = self.frame.frame();
         let Some(segments) = TunnelSegmenter::new(&mut frame).map_err(|_| refused)? else {
-            // Only the sender knows the last destination of an IPv6 routing header.
+            // The final destination of an IPv6 routing header is known only to the sender.
             if frame.layout().is_ok_and(|layout| !layout.network_options)
                 && let Some(partial) = frame.make_partial()
                 && request.checksum.is_none_or(|asked| asked == partial)
@@ -124,7 +124,7 @@ impl PacketQueue {
         if self.next_of_tunnel() { Ok(()) } else { Err(refused) }
     }
 
-    /// Lends the next frame of a super-frame in a tunnel, if one is left.
+    /// Lends the next segment of a tunnelled super-frame. Returns false if no segment is left.
     fn next_of_tunnel(&mut self) -> bool {
         let Some(Tunnelled { frame, segments, .. }) = self.tunnel.as_deref_mut() else { return false };
         let Some(rest) = segments else { return false };
@@ -137,8 +137,8 @@ impl PacketQueue {
         next.is_some()
     }
 
-    /// Translates the error of a system call. The kernel reports `ENETDOWN` once, when the interface goes down, also
-    /// just before it is deleted.
+    /// Translates the error of a system call. The kernel reports `ENETDOWN` once when the interface goes down,
+    /// including just before the interface is deleted.
     fn error(&mut self, errno: i32) -> PortError {
         self.is_down |= errno == libc::ENETDOWN;
         if self.is_down && !socket::is_bound(self.as_fd()) {
@@ -152,14 +152,14 @@ impl PacketQueue {
     }
 }
 
-/// Moves a partial checksum behind an inserted tag.
+/// Adjusts a partial checksum for a VLAN tag inserted before its start.
 fn after_tag(partial: PartialChecksum) -> Result<PartialChecksum, PortError> {
     let start = partial.start.checked_add(VLAN_TAG_LEN as u16).ok_or(PortError::Refused(libc::EINVAL))?;
     Ok(PartialChecksum { start, ..partial })
 }
 
-/// Converts a vnet header between the machine's byte order and little-endian. A packet socket uses the machine's
-/// (`vio_le` of Linux `net/packet/af_packet.c`), [`vnet_hdr`](crate::vnet_hdr) little-endian.
+/// Converts a vnet header between the machine's byte order and little-endian. A packet socket uses the machine's byte
+/// order (`vio_le` in Linux `net/packet/af_packet.c`); [`vnet_hdr`](crate::vnet_hdr) uses little-endian.
 fn in_other_order(mut header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
     if cfg!(target_endian = "big") {
         header[2..].chunks_exact_mut(2).for_each(<[u8]>::reverse);
@@ -185,7 +185,8 @@ impl HostPort for PacketQueue {
                     return self.accept(&header, &received).map(|()| true);
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
-                // The only error that frees the frame: no vnet header can say its offload (`virtio_net_hdr_from_skb`).
+                // The kernel frees the frame only on this error: a vnet header cannot express its offload
+                // (`virtio_net_hdr_from_skb`).
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Err(PortError::Lost(Loss::Unsupported)),
                 Err(e) => match self.error(e.raw_os_error().unwrap_or(libc::EIO)) {
                     PortError::Full | PortError::Refused(libc::ENETDOWN) => return Ok(false),
@@ -224,7 +225,8 @@ impl HostPort for PacketQueue {
         self.shared.accepts
     }
 
-    /// Returns false: the header has the flag, but an outgoing frame needs a checksum, right or partial.
+    /// Returns false. The header has the flag `DATA_VALID`, but an outgoing frame needs a correct or a partial
+    /// checksum.
     fn honours_data_valid(&self) -> bool {
         false
     }

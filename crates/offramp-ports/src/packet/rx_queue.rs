@@ -1,5 +1,5 @@
-//! The receive queue of an adapter for each arrived frame. No system call reports it, so a filter encodes it in the
-//! length of the truncated frame.
+//! The adapter's receive queue for each received frame. No system call reports the queue. A filter therefore encodes
+//! the queue number in the length of the truncated frame.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,21 +8,21 @@ use super::{PacketConfig, PacketError, open_socket, socket, system};
 use crate::sys::link;
 use crate::vnet_hdr::HEADER_LEN;
 
-/// Most bytes kept of a frame: headers up to the ports.
+/// Number of bytes kept from each frame: the headers up to the ports.
 pub const HEAD_LEN: usize = 64;
-/// Most bytes held by the kernel.
+/// Size of the socket buffer in the kernel, in bytes.
 const BUFFER_LEN: usize = 4 << 20;
 
-/// The beginning of a frame, and its receive queue.
+/// The first bytes of a frame, and its receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its first [`HEAD_LEN`] bytes, or all.
+    /// The frame's first [`HEAD_LEN`] bytes, or the whole frame if it is shorter.
     pub head: Vec<u8>,
-    /// The receive queue, counted from 0; `None` when the driver does not record it.
+    /// The receive queue, counted from 0. `None` if the driver records no queue.
     pub queue: Option<u16>,
 }
 
-/// Frames received by an interface for one Ethernet address, with their receive queues. They must be longer than
+/// Frames received by an interface for one Ethernet address, with their receive queues. The frames must be longer than
 /// [`HEAD_LEN`] bytes plus the number of queues.
 #[derive(Debug)]
 pub struct RxQueues {
@@ -32,10 +32,10 @@ pub struct RxQueues {
 }
 
 impl RxQueues {
-    /// Begins to capture on an interface of the calling thread's namespace.
+    /// Starts capturing on an interface in the calling thread's namespace.
     ///
     /// # Errors
-    /// When there is no such interface, or the kernel refuses.
+    /// Returns an error if the interface does not exist or the kernel refuses a request.
     pub fn open(interface: &str, destination: [u8; 6]) -> Result<Self, PacketError> {
         let config = PacketConfig { buffer_len: BUFFER_LEN, ..PacketConfig::new(interface) };
         super::check(&config)?;
@@ -48,10 +48,10 @@ impl RxQueues {
         Ok(Self { fd, header_len, buffer })
     }
 
-    /// Takes the next frame, if there is one. Poll for it by the descriptor.
+    /// Returns the next frame, or `None` if none is queued. Poll the descriptor for the next frame.
     ///
     /// # Errors
-    /// When the interface is down or gone.
+    /// Returns an error if the interface is down or gone.
     pub fn next_arrival(&mut self) -> io::Result<Option<Arrival>> {
         loop {
             let mut header = [0; HEADER_LEN];

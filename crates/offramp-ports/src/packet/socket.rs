@@ -7,57 +7,58 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::LinkState;
 use crate::vnet_hdr::HEADER_LEN;
 
-/// Bytes of `struct virtio_net_hdr`, put by `PACKET_VNET_HDR` in front of each frame.
+/// Length in bytes of `struct virtio_net_hdr`, which `PACKET_VNET_HDR` adds before each frame.
 const SHORT_HEADER_LEN: usize = 10;
-/// Linux 6.2 can say USO in a vnet header (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+/// First Linux version that supports USO in a vnet header (`VIRTIO_NET_HDR_GSO_UDP_L4`).
 const USO_SINCE: (u32, u32) = (6, 2);
-/// `PACKET_FANOUT`: first bit of the type and flags of a group.
+/// Lowest bit of a group's type and flags in the value of `PACKET_FANOUT`.
 const FANOUT_TYPE_SHIFT: u32 = 16;
-/// Most bytes of the kernel's answer about one frame: one `struct tpacket_auxdata`.
+/// Size of the buffer for control messages, in bytes. The kernel returns one `struct tpacket_auxdata` per frame.
 const CONTROL_LEN: usize = 64;
 
-/// All frames, in network byte order as bind(2) takes it.
+/// The protocol number for all frames, in network byte order as required by bind(2).
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
 
-/// Opens a socket. It is on no interface yet, and takes nothing.
+/// Opens a socket. The new socket is bound to no interface and receives nothing.
 pub(super) fn open() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: socket(2) takes its arguments by value.
     let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-    // SAFETY: the descriptor was just made, and nobody else has it.
+    // SAFETY: the descriptor was just created and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Turns on the vnet header, as long as the kernel has it, and returns its length.
+/// Turns on the longest vnet header supported by the kernel, and returns the header's length.
 pub(super) fn set_header(fd: BorrowedFd<'_>) -> io::Result<usize> {
     match set_int(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR_SZ, HEADER_LEN as libc::c_int) {
         Ok(()) => Ok(HEADER_LEN),
-        // Before Linux 6.6.
+        // The kernel is older than Linux 6.6.
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => set_short_header(fd),
         Err(e) => Err(e),
     }
 }
 
-/// Turns on the vnet header of every kernel since Linux 2.6.34, and returns its length.
+/// Turns on the short vnet header, supported since Linux 2.6.34, and returns its length.
 pub(super) fn set_short_header(fd: BorrowedFd<'_>) -> io::Result<usize> {
     set_int(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
     Ok(SHORT_HEADER_LEN)
 }
 
-/// Requests the VLAN tag removed by the kernel from a frame, and leaves the host's own frames out.
+/// Requests the VLAN tags removed by the kernel, and excludes frames transmitted by the host.
 pub(super) fn set_options(fd: BorrowedFd<'_>, qdisc_bypass: bool) -> io::Result<()> {
     set_int(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
     if qdisc_bypass {
         set_int(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
     }
     match set_int(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1) {
-        // Before Linux 4.20: their packet type tells them apart when they come.
+        // The kernel is older than Linux 4.20. `tx_next` then skips the host's own frames by their packet type.
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
         other => other,
     }
 }
 
-/// Sets both buffers, beyond the system's limit if allowed.
+/// Sets the length of the receive and send buffers. With sufficient privilege, the length can exceed the system's
+/// limit.
 pub(super) fn set_buffers(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
     let len = libc::c_int::try_from(len).unwrap_or(libc::c_int::MAX);
     let pairs = [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)];
@@ -69,13 +70,14 @@ pub(super) fn set_buffers(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets no frame in until [`let_in`].
+/// Attaches a filter that rejects every frame until [`let_in`].
 pub(super) fn keep_out(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_filter(fd, &mut [instruction(libc::BPF_RET | libc::BPF_K, 0, 0)])
 }
 
-/// Ends [`keep_out`] for frames to `destination`. Each is truncated to `len` bytes and as many more as the number of
-/// its receive queue, counted from 1; 0 if the driver records none.
+/// Replaces the filter of [`keep_out`] by a filter that accepts frames to `destination`. Each frame is truncated to
+/// `len` bytes plus the number of its receive queue, counted from 1. The queue number is 0 if the driver records no
+/// queue.
 pub(super) fn let_in_by_queue(fd: BorrowedFd<'_>, destination: [u8; 6], len: u32) -> io::Result<()> {
     /// Target of the failing comparisons: the last instruction.
     const REFUSE: u8 = 7;
@@ -109,12 +111,12 @@ fn set_filter(fd: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> io::Resu
     set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// Ends [`keep_out`].
+/// Detaches the filter of [`keep_out`].
 pub(super) fn let_in(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
 }
 
-/// Puts the socket on an interface.
+/// Binds the socket to an interface.
 pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let mut address = empty_address();
     address.sll_ifindex = index as libc::c_int;
@@ -125,7 +127,8 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether the socket still is on an interface: the kernel takes it off a deleted one.
+/// Returns whether the socket is still bound to an interface. The kernel unbinds the socket when the interface is
+/// deleted.
 pub(super) fn is_bound(fd: BorrowedFd<'_>) -> bool {
     let mut address = empty_address();
     let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -134,7 +137,7 @@ pub(super) fn is_bound(fd: BorrowedFd<'_>) -> bool {
     result == 0 && address.sll_ifindex > 0
 }
 
-/// Takes frames for every station, as long as the socket lives.
+/// Turns on promiscuous mode until the socket is closed.
 pub(super) fn set_promiscuous(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let request = libc::packet_mreq {
         mr_ifindex: index as libc::c_int,
@@ -145,7 +148,7 @@ pub(super) fn set_promiscuous(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> 
     set(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// Makes a group with the socket as the first member, and returns the group's value for the others to join.
+/// Creates a fanout group with the socket as its first member, and returns the group's value for [`join_group`].
 pub(super) fn found_group(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
     let unique = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_UNIQUEID;
     set_int(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, (unique << FANOUT_TYPE_SHIFT) as libc::c_int)?;
@@ -159,14 +162,14 @@ pub(super) fn join_group(fd: BorrowedFd<'_>, group: libc::c_int) -> io::Result<(
     set_int(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, group)
 }
 
-/// Returns the frames without room since the last call.
+/// Returns the number of frames dropped for lack of buffer space since the last call.
 pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut counted = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     get(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut counted)?;
     Ok(counted.tp_drops)
 }
 
-/// Returns whether this kernel knows USO in a vnet header.
+/// Returns whether this kernel supports USO in a vnet header.
 pub(super) fn knows_uso() -> bool {
     let Ok(system) = nix::sys::utsname::uname() else { return false };
     version_of(&system.release().to_string_lossy()).is_some_and(|version| version >= USO_SINCE)
@@ -178,10 +181,10 @@ fn version_of(release: &str) -> Option<(u32, u32)> {
     numbers.next().zip(numbers.next())
 }
 
-/// Returns whether the interface has Ethernet frames (`ARPHRD_ETHER`).
+/// Returns whether the interface is an Ethernet interface (`ARPHRD_ETHER`).
 pub(super) fn is_ethernet(fd: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
     let request = interface_ioctl(fd, libc::SIOCGIFHWADDR as libc::Ioctl, name)?;
-    // SAFETY: SIOCGIFHWADDR filled this member of the union; it holds integers alone.
+    // SAFETY: SIOCGIFHWADDR filled this member of the union; the member holds only integers.
     let family = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };
     Ok(family == libc::ARPHRD_ETHER)
 }
@@ -204,24 +207,24 @@ pub(super) fn link_state(fd: BorrowedFd<'_>, name: &str) -> io::Result<LinkState
 /// The metadata of a received frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
-    /// Bytes of the frame in the buffer.
+    /// Length of the frame in the buffer, in bytes.
     pub(super) len: usize,
-    /// The buffer was too short for it.
+    /// True if the buffer was too short for the frame.
     pub(super) is_cut_off: bool,
-    /// The host itself sent it.
+    /// True if the host itself sent the frame.
     pub(super) is_outgoing: bool,
-    /// The VLAN tag removed by the kernel: protocol identifier and control information, as they lay in the frame.
+    /// The VLAN tag removed by the kernel: protocol identifier and control information, in the frame's byte order.
     pub(super) tag: Option<[u8; 4]>,
 }
 
-/// Room for control messages, aligned as their headers must be.
+/// The buffer for control messages, aligned for their headers.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
 
 // SAFETY: CMSG_SPACE only calculates.
 const _: () = assert!(unsafe { libc::CMSG_SPACE(size_of::<libc::tpacket_auxdata>() as u32) } as usize <= CONTROL_LEN);
 
-/// Takes one frame: its vnet header into `header`, the rest into `frame`.
+/// Receives one frame: the vnet header into `header`, and the frame's bytes into `frame`.
 pub(super) fn receive(fd: BorrowedFd<'_>, header: &mut [u8], frame: &mut [u8]) -> io::Result<Received> {
     let header_len = header.len();
     let mut parts = [
@@ -237,7 +240,7 @@ pub(super) fn receive(fd: BorrowedFd<'_>, header: &mut [u8], frame: &mut [u8]) -
     message.msg_iovlen = parts.len() as _;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = CONTROL_LEN as _;
-    // SAFETY: all that `message` points to lives through the call and is writable for the lengths given.
+    // SAFETY: all memory that `message` points to lives through the call and is writable for the given lengths.
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
     Ok(Received {
@@ -250,8 +253,8 @@ pub(super) fn receive(fd: BorrowedFd<'_>, header: &mut [u8], frame: &mut [u8]) -
 
 /// Returns the VLAN tag in the control messages of a frame.
 fn tag_of(message: &libc::msghdr) -> Option<[u8; 4]> {
-    // SAFETY: `message` and its control buffer were filled by recvmsg and are alive; the macros stay
-    // within `msg_controllen`.
+    // SAFETY: `message` and its control buffer were filled by recvmsg and are alive. The macros stay within
+    // `msg_controllen`.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
     // SAFETY: a non-null header lies within the control buffer, which is aligned for it.
     while let Some(head) = unsafe { next.as_ref() } {
@@ -259,8 +262,8 @@ fn tag_of(message: &libc::msghdr) -> Option<[u8; 4]> {
         let len = unsafe { libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) } as usize;
         let is_auxdata = head.cmsg_level == libc::SOL_PACKET && head.cmsg_type == libc::PACKET_AUXDATA;
         if is_auxdata && head.cmsg_len >= len as _ {
-            // SAFETY: the message has room for the structure behind its header, which holds integers
-            // alone; it may not be aligned, so it is copied.
+            // SAFETY: the message has room for the structure after its header, and the structure holds only integers.
+            // The structure may be unaligned, so it is copied.
             let data = unsafe { libc::CMSG_DATA(head).cast::<libc::tpacket_auxdata>().read_unaligned() };
             return tag_in(&data);
         }
@@ -287,7 +290,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, header: &[u8], frame: &[u8]) -> io::Resul
     let mut message = empty_message();
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = parts.len() as _;
-    // SAFETY: all that `message` points to lives through the call; sendmsg only reads the parts.
+    // SAFETY: all memory that `message` points to lives through the call; sendmsg only reads the parts.
     let len = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, 0) };
     if len < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -305,7 +308,7 @@ fn empty_address() -> libc::sockaddr_ll {
 }
 
 fn empty_message() -> libc::msghdr {
-    // SAFETY: every member is a pointer, for which null is valid, or an integer.
+    // SAFETY: every member is an integer or a pointer, and null is valid for each pointer.
     unsafe { std::mem::zeroed() }
 }
 
@@ -325,7 +328,7 @@ fn set_int(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: l
     set(fd, level, option, &value)
 }
 
-/// Sets an option to a C structure or integer.
+/// Sets an option whose value is a C structure or an integer.
 fn set<T>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: setsockopt(2) reads `len` bytes of `value`, which lives through the call.
@@ -333,7 +336,7 @@ fn set<T>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &T
     Ok(())
 }
 
-/// Reads an option of a C structure or integer type. Every bit pattern of the type is valid.
+/// Reads an option whose value is a C structure or an integer. Every bit pattern of the type is valid.
 fn get<T: Copy>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &mut T) -> io::Result<()> {
     let mut len = size_of::<T>() as libc::socklen_t;
     let place = std::ptr::from_mut(value).cast();

@@ -34,7 +34,7 @@ pub fn online() -> Vec<usize> {
 /// Keeps the calling thread, and the threads started by it, on these processors.
 ///
 /// # Errors
-/// When none of them exists or may be used, or a number is out of range.
+/// Returns an error if none of them exists or may be used, or a number is out of range.
 pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
     pin_thread(THIS_THREAD.as_raw(), cpus)
 }
@@ -42,7 +42,7 @@ pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
 /// As [`pin_current_thread`], for any thread of this process by its number.
 ///
 /// # Errors
-/// As [`pin_current_thread`], and when there is no such thread.
+/// Returns the errors of [`pin_current_thread`], and an error if there is no such thread.
 pub fn pin_thread(thread: i32, cpus: &[usize]) -> io::Result<()> {
     let set = cpu_set(cpus)?;
     sched_setaffinity(Pid::from_raw(thread), &set)
@@ -61,7 +61,7 @@ pub(super) fn cpu_set(cpus: &[usize]) -> io::Result<CpuSet> {
 /// Lets the calling thread run only when nothing else wants to (`SCHED_IDLE`, nice 19).
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Returns an error if the kernel refuses.
 pub fn set_idle_priority() -> io::Result<()> {
     // SAFETY: setpriority takes its arguments by value; 0 is the calling thread on Linux.
     let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICEST) };
@@ -81,7 +81,7 @@ pub fn current_thread() -> i32 {
 /// Returns the processor time of a thread of this process since it began, in nanoseconds.
 ///
 /// # Errors
-/// When there is no such thread in this process.
+/// Returns an error if there is no such thread in this process.
 pub fn thread_cpu_ns_of(thread: i32) -> io::Result<u64> {
     let clock = known(thread).map(|thread| ClockId::from_raw((!thread << 3) | CLOCK_OF_THREAD));
     clock
@@ -92,7 +92,7 @@ pub fn thread_cpu_ns_of(thread: i32) -> io::Result<u64> {
 /// Returns the processor time of all threads of another process since it began, in nanoseconds.
 ///
 /// # Errors
-/// When there is no such process.
+/// Returns an error if there is no such process.
 pub fn process_cpu_ns_of(process: i32) -> io::Result<u64> {
     let clock = known(process).and_then(|process| nix::time::clock_getcpuclockid(Pid::from_raw(process)));
     clock

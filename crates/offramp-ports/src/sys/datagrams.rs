@@ -14,8 +14,8 @@ use nix::sys::socket::{
 /// not necessarily an address of this machine. The kernel segments it into datagrams of `size` bytes (`UDP_SEGMENT`).
 ///
 /// # Errors
-/// When there is no such interface, the process has neither `CAP_NET_RAW` nor `CAP_NET_ADMIN`, or the kernel refuses:
-/// IPv6 is off on the interface (`ENETUNREACH`), or before Linux 6.11 it computes no checksums (`EIO`).
+/// Returns an error if there is no such interface, the process has neither `CAP_NET_RAW` nor `CAP_NET_ADMIN`, or the
+/// kernel refuses: IPv6 is off on the interface (`ENETUNREACH`), or before Linux 6.11 it computes no checksums (`EIO`).
 pub fn send_to_group(
     interface: &str,
     from: SocketAddr,

@@ -114,7 +114,7 @@ impl Features {
     /// Reads the interface's features.
     ///
     /// # Errors
-    /// When there is no such interface.
+    /// Returns an error if there is no such interface.
     pub fn read(name: &str) -> Result<Self, SysError> {
         let state = feature_names(name).and_then(|names| {
             let words = feature_words(name, names.len())?;
@@ -152,7 +152,7 @@ impl Features {
 /// Switches features of an interface; all at once, as one may depend on another.
 ///
 /// # Errors
-/// When there is no such interface or feature, or a feature did not take the state (it is fixed, or
+/// Returns an error if there is no such interface or feature, or a feature did not take the state (it is fixed, or
 /// another stands against it).
 pub fn set_features(name: &str, wanted: &[(&str, bool)]) -> Result<(), SysError> {
     let text = || format!("switching {} of interface \"{name}\"", describe(wanted));
@@ -180,7 +180,7 @@ pub fn set_features(name: &str, wanted: &[(&str, bool)]) -> Result<(), SysError>
 /// first.
 ///
 /// # Errors
-/// When there is no such interface, or its driver does not take it (`EOPNOTSUPP`).
+/// Returns an error if there is no such interface, or its driver does not take it (`EOPNOTSUPP`).
 pub fn set_rx_coalescing(name: &str, usecs: u32, frames: u32) -> Result<(), SysError> {
     let fixed = [(RX_USECS, usecs), (RX_FRAMES, frames), (ADAPTIVE_RX, 0)];
     set_coalescing(name, &fixed).map_err(|e| SysError::new(format!("setting when interface \"{name}\" interrupts"), e))
@@ -189,7 +189,7 @@ pub fn set_rx_coalescing(name: &str, usecs: u32, frames: u32) -> Result<(), SysE
 /// Has the interface's driver adapt to the load when it is interrupted for received frames (DIM, `adaptive-rx on`).
 ///
 /// # Errors
-/// When there is no such interface, or its driver does not adapt (`EOPNOTSUPP`).
+/// Returns an error if there is no such interface, or its driver does not adapt (`EOPNOTSUPP`).
 pub fn set_adaptive_rx(name: &str) -> Result<(), SysError> {
     set_coalescing(name, &[(ADAPTIVE_RX, 1)])
         .map_err(|e| SysError::new(format!("setting adaptive-rx of interface \"{name}\""), e))
@@ -212,7 +212,7 @@ fn set_coalescing(name: &str, words: &[(usize, u32)]) -> io::Result<()> {
 /// Returns the interface's driver.
 ///
 /// # Errors
-/// When there is no such interface.
+/// Returns an error if there is no such interface.
 pub fn driver_info(name: &str) -> Result<DriverInfo, SysError> {
     let mut request = vec![0; DRIVER_WORDS];
     request[0] = GET_DRIVER;
@@ -225,7 +225,7 @@ pub fn driver_info(name: &str) -> Result<DriverInfo, SysError> {
 /// Returns the spread of received frames over the interface's queues.
 ///
 /// # Errors
-/// When there is no such interface, or its driver does not say (`EOPNOTSUPP`).
+/// Returns an error if there is no such interface, or its driver does not say (`EOPNOTSUPP`).
 pub fn rx_hash(name: &str) -> Result<RxHash, SysError> {
     let read = || -> io::Result<RxHash> {
         let mut request = vec![0; RX_HASH_WORDS];
@@ -246,7 +246,7 @@ pub fn rx_hash(name: &str) -> Result<RxHash, SysError> {
 /// Returns the hashed header fields, [`HASHED_ADDRESSES`] and others (`RXH_…`).
 ///
 /// # Errors
-/// When there is no such interface, or its driver does not say.
+/// Returns an error if there is no such interface, or its driver does not say.
 pub fn rx_hash_fields(name: &str, kind: FlowKind) -> Result<u64, SysError> {
     rxnfc(name, GET_HASH_FIELDS, kind as u32, "the hashed fields")
 }
@@ -254,7 +254,7 @@ pub fn rx_hash_fields(name: &str, kind: FlowKind) -> Result<u64, SysError> {
 /// The number of receive queues.
 ///
 /// # Errors
-/// When there is no such interface, or its driver does not say.
+/// Returns an error if there is no such interface, or its driver does not say.
 pub fn rx_queues(name: &str) -> Result<u64, SysError> {
     rxnfc(name, GET_RX_QUEUES, 0, "the receive queues")
 }

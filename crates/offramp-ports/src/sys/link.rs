@@ -45,7 +45,7 @@ impl CarrierWatch {
     /// Watches the interface with this name. It need not exist yet.
     ///
     /// # Errors
-    /// When netlink is refused.
+    /// Returns an error if netlink is refused.
     pub fn new(name: &str) -> Result<Self> {
         let open = || {
             let mut news = Socket::new(NETLINK_ROUTE)?;
@@ -91,7 +91,7 @@ impl AsFd for CarrierWatch {
 /// The interface's index.
 ///
 /// # Errors
-/// When there is no such interface (`ENODEV`).
+/// Returns an error if there is no such interface (`ENODEV`).
 pub fn index(name: &str) -> Result<u32> {
     Ok(get(name)?.header.index)
 }
@@ -99,7 +99,7 @@ pub fn index(name: &str) -> Result<u32> {
 /// The names of all interfaces.
 ///
 /// # Errors
-/// When netlink is refused.
+/// Returns an error if netlink is refused.
 pub fn list() -> Result<Vec<String>> {
     let answers = netlink::dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))
         .map_err(|cause| SysError::new("listing interfaces", cause))?;
@@ -119,7 +119,7 @@ pub fn list() -> Result<Vec<String>> {
 /// Brings the interface up.
 ///
 /// # Errors
-/// When there is no such interface, or no privilege.
+/// Returns an error if there is no such interface, or no privilege.
 pub fn set_up(name: &str) -> Result<()> {
     set_flags(name, LinkFlags::Up, LinkFlags::Up, "bringing up")
 }
@@ -127,7 +127,7 @@ pub fn set_up(name: &str) -> Result<()> {
 /// Takes the interface down.
 ///
 /// # Errors
-/// When there is no such interface, or no privilege.
+/// Returns an error if there is no such interface, or no privilege.
 pub fn set_down(name: &str) -> Result<()> {
     set_flags(name, LinkFlags::empty(), LinkFlags::Up, "taking down")
 }
@@ -135,7 +135,7 @@ pub fn set_down(name: &str) -> Result<()> {
 /// Sets the MTU (bytes of IP).
 ///
 /// # Errors
-/// When there is no such interface, or its driver does not take this MTU (`EINVAL`).
+/// Returns an error if there is no such interface, or its driver does not take this MTU (`EINVAL`).
 pub fn set_mtu(name: &str, mtu: u32) -> Result<()> {
     set_attribute(name, LinkAttribute::Mtu(mtu), &format!("setting MTU {mtu} on"))
 }
@@ -143,7 +143,7 @@ pub fn set_mtu(name: &str, mtu: u32) -> Result<()> {
 /// Sets the Ethernet address.
 ///
 /// # Errors
-/// When there is no such interface, or the address is a group's (`EADDRNOTAVAIL`).
+/// Returns an error if there is no such interface, or the address is a group's (`EADDRNOTAVAIL`).
 pub fn set_mac(name: &str, mac: [u8; 6]) -> Result<()> {
     set_attribute(name, LinkAttribute::Address(mac.to_vec()), "setting the Ethernet address of")
 }
@@ -151,7 +151,7 @@ pub fn set_mac(name: &str, mac: [u8; 6]) -> Result<()> {
 /// Sets the maximum frames in the interface's queue on the way out of the host.
 ///
 /// # Errors
-/// When there is no such interface.
+/// Returns an error if there is no such interface.
 pub fn set_tx_queue_len(name: &str, frames: u32) -> Result<()> {
     set_attribute(name, LinkAttribute::TxQueueLen(frames), &format!("setting queue length {frames} on"))
 }
@@ -163,7 +163,7 @@ pub const GSO_ONE_FRAME: u32 = 1;
 /// say.
 ///
 /// # Errors
-/// When there is no such interface.
+/// Returns an error if there is no such interface.
 pub fn gso_segs_max(name: &str) -> Result<Option<u32>> {
     attribute(name, |attribute| if let LinkAttribute::GsoMaxSegs(segs) = attribute { Some(segs) } else { None })
 }
@@ -176,7 +176,7 @@ pub fn gso_segs_max(name: &str) -> Result<Option<u32>> {
 /// segment makes the host send one frame at a time.
 ///
 /// # Errors
-/// When there is no such interface, no privilege, or the kernel does not take the limit (`EINVAL`).
+/// Returns an error if there is no such interface, no privilege, or the kernel does not take the limit (`EINVAL`).
 pub fn set_gso_segs_max(name: &str, segs: u32) -> Result<()> {
     set_attribute(name, LinkAttribute::GsoMaxSegs(segs), &format!("setting the GSO limit {segs} on"))
 }
@@ -184,7 +184,7 @@ pub fn set_gso_segs_max(name: &str, segs: u32) -> Result<()> {
 /// Makes the interface a port of a bridge.
 ///
 /// # Errors
-/// When one of them does not exist, or `bridge` is none.
+/// Returns an error if one of them does not exist, or `bridge` is none.
 pub fn set_master(name: &str, bridge: &str) -> Result<()> {
     let master = index(bridge)?;
     set_attribute(name, LinkAttribute::Controller(master), &format!("adding to bridge \"{bridge}\" the"))
@@ -193,7 +193,7 @@ pub fn set_master(name: &str, bridge: &str) -> Result<()> {
 /// Moves the interface into another namespace. It goes down and loses its addresses.
 ///
 /// # Errors
-/// When there is no such interface here, or one with its name there (`EEXIST`).
+/// Returns an error if there is no such interface here, or one with its name there (`EEXIST`).
 pub fn move_to(name: &str, ns: &NetNs) -> Result<()> {
     set_attribute(name, LinkAttribute::NetNsFd(ns.as_fd().as_raw_fd()), "moving to another namespace the")
 }
@@ -201,7 +201,7 @@ pub fn move_to(name: &str, ns: &NetNs) -> Result<()> {
 /// Makes a bridge. It floods multicast as a plain switch does.
 ///
 /// # Errors
-/// When the name is taken (`EEXIST`), or the kernel has no bridge (`EOPNOTSUPP`).
+/// Returns an error if the name is taken (`EEXIST`), or the kernel has no bridge (`EOPNOTSUPP`).
 pub fn create_bridge(name: &str) -> Result<()> {
     let data = InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false)]);
     create(name, InfoKind::Bridge, data, "making bridge")
@@ -210,7 +210,7 @@ pub fn create_bridge(name: &str) -> Result<()> {
 /// Makes two interfaces with a cable between them.
 ///
 /// # Errors
-/// When one of the names is taken (`EEXIST`), or the kernel has no veth (`EOPNOTSUPP`).
+/// Returns an error if one of the names is taken (`EEXIST`), or the kernel has no veth (`EOPNOTSUPP`).
 pub fn create_veth(a: &str, b: &str) -> Result<()> {
     let mut peer = LinkMessage::default();
     peer.attributes.push(LinkAttribute::IfName(b.into()));
@@ -220,7 +220,7 @@ pub fn create_veth(a: &str, b: &str) -> Result<()> {
 /// Deletes the interface.
 ///
 /// # Errors
-/// When there is no such interface.
+/// Returns an error if there is no such interface.
 pub fn delete(name: &str) -> Result<()> {
     let message = message_for(name)?;
     netlink::change(RouteNetlinkMessage::DelLink(message), 0).map_err(on("deleting", name))
@@ -229,7 +229,7 @@ pub fn delete(name: &str) -> Result<()> {
 /// Gives the interface an address. An IPv6 address can be used at once (no duplicate detection).
 ///
 /// # Errors
-/// When there is no such interface, or it has the address already (`EEXIST`).
+/// Returns an error if there is no such interface, or it has the address already (`EEXIST`).
 pub fn add_address(name: &str, address: IpAddr, prefix_len: u8) -> Result<()> {
     let mut message = AddressMessage::default();
     message.header.family = family(address);
@@ -247,7 +247,7 @@ pub fn add_address(name: &str, address: IpAddr, prefix_len: u8) -> Result<()> {
 /// Adds a permanent neighbour to the interface, so nobody asks for its Ethernet address.
 ///
 /// # Errors
-/// When there is no such interface.
+/// Returns an error if there is no such interface.
 pub fn add_neighbour(name: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
     let mut message = NeighbourMessage::default();
     message.header.family = family(address);
@@ -262,7 +262,7 @@ pub fn add_neighbour(name: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
 /// Returns the kernel's counters of the interface.
 ///
 /// # Errors
-/// When there is no such interface.
+/// Returns an error if there is no such interface.
 pub fn statistics(name: &str) -> Result<Stats64> {
     let found = attribute(name, |found| if let LinkAttribute::Stats64(stats) = found { Some(stats) } else { None })?;
     found.ok_or_else(|| on("reading the counters of", name)(io::ErrorKind::Unsupported.into()))
@@ -271,7 +271,7 @@ pub fn statistics(name: &str) -> Result<Stats64> {
 /// Returns the interface's MTU, in bytes of IP.
 ///
 /// # Errors
-/// When there is no such interface.
+/// Returns an error if there is no such interface.
 pub fn mtu(name: &str) -> Result<u32> {
     let found = attribute(name, |found| if let LinkAttribute::Mtu(mtu) = found { Some(mtu) } else { None })?;
     found.ok_or_else(|| on("reading the MTU of", name)(io::ErrorKind::Unsupported.into()))
@@ -280,7 +280,7 @@ pub fn mtu(name: &str) -> Result<u32> {
 /// The interface's Ethernet address.
 ///
 /// # Errors
-/// When there is no such interface, or it is not Ethernet.
+/// Returns an error if there is no such interface, or it is not Ethernet.
 pub fn mac(name: &str) -> Result<[u8; 6]> {
     let bytes = |found| if let LinkAttribute::Address(bytes) = found { bytes.try_into().ok() } else { None };
     let found = attribute(name, bytes)?;
@@ -290,7 +290,7 @@ pub fn mac(name: &str) -> Result<[u8; 6]> {
 /// Keeps IPv6 off the interface: no link-local address, no router solicitation, no multicast report.
 ///
 /// # Errors
-/// When there is no such interface, or no IPv6 in the kernel.
+/// Returns an error if there is no such interface, or no IPv6 in the kernel.
 pub fn disable_ipv6(name: &str) -> Result<()> {
     if !is_valid_name(name) {
         return Err(on("disabling IPv6 on", name)(io::ErrorKind::InvalidInput.into()));

@@ -29,7 +29,7 @@ impl NetNs {
     /// Makes a new namespace with nothing in it but a loopback in state down. The calling thread stays in its own.
     ///
     /// # Errors
-    /// When the kernel refuses a namespace (no privilege, or `user.max_net_namespaces` reached).
+    /// Returns an error if the kernel refuses a namespace (no privilege, or `user.max_net_namespaces` reached).
     pub fn new() -> io::Result<Self> {
         let made = on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).map_err(|e| SysError::new("making a network namespace", e))?;
@@ -41,7 +41,7 @@ impl NetNs {
     /// The calling thread's namespace.
     ///
     /// # Errors
-    /// When `/proc` is not there.
+    /// Returns an error if `/proc` is not there.
     pub fn current() -> io::Result<Self> {
         let file = File::open(OWN_NAMESPACE).map_err(|e| SysError::new(format!("opening {OWN_NAMESPACE}"), e))?;
         Ok(Self { fd: file.into() })
@@ -50,7 +50,7 @@ impl NetNs {
     /// Opens the namespace of a file: one of `ip netns` in `/run/netns`, or `/proc/PID/ns/net`.
     ///
     /// # Errors
-    /// When the file cannot be opened. Entering it shows whether it is a network namespace.
+    /// Returns an error if the file cannot be opened. Entering it shows whether it is a network namespace.
     pub fn open(file: &Path) -> io::Result<Self> {
         let opened = File::open(file).map_err(|e| SysError::new(format!("opening {}", file.display()), e))?;
         Ok(Self { fd: opened.into() })
@@ -59,7 +59,7 @@ impl NetNs {
     /// A second handle to the same namespace.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// Returns an error if the process has no descriptor left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()? })
     }
@@ -70,7 +70,7 @@ impl NetNs {
     /// Sockets, TAPs and files under `/proc/sys/net` opened by `f` belong to the namespace.
     ///
     /// # Errors
-    /// When no thread can be started or the namespace may not be entered; `f` then did not run.
+    /// Returns an error if no thread can be started or the namespace may not be entered; `f` then did not run.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> io::Result<T> {
         on_a_thread(|| self.enter_current_thread().map(|()| f()))?
     }
@@ -78,7 +78,7 @@ impl NetNs {
     /// Moves the calling thread (and no other) into the namespace, for good.
     ///
     /// # Errors
-    /// When the kernel refuses (no privilege over the namespace).
+    /// Returns an error if the kernel refuses (no privilege over the namespace).
     pub fn enter_current_thread(&self) -> io::Result<()> {
         setns(&self.fd, CloneFlags::CLONE_NEWNET).map_err(|e| SysError::new("entering a network namespace", e).into())
     }
@@ -104,8 +104,8 @@ fn on_a_thread<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
 /// longer-lived thread; not inside [`NetNs::run`].
 ///
 /// # Errors
-/// When the namespace's descriptor cannot be duplicated, or a processor number is out of range. The kernel's refusals
-/// in the child come as the error of `spawn`.
+/// Returns an error if the namespace's descriptor cannot be duplicated, or a processor number is out of range. The
+/// kernel's refusals in the child come as the error of `spawn`.
 pub fn confine(cmd: &mut Command, ns: Option<&NetNs>, cpus: Option<&[usize]>) -> io::Result<()> {
     let ns = ns.map(NetNs::try_clone).transpose()?;
     let cpus = cpus.map(cpu_set).transpose()?;

@@ -50,7 +50,7 @@ pub enum SetupError {
 /// namespace; it ends with the process. Call it first of all, while the process has one thread.
 ///
 /// # Errors
-/// When namespaces or `/dev/net/tun` are refused. The error names the remedy.
+/// Returns an error if namespaces or `/dev/net/tun` are refused. The error names the remedy.
 pub fn enter() -> Result<(), SetupError> {
     if has_privilege() {
         NetNs::new().map_err(SetupError::NetworkNamespace)?;

@@ -21,7 +21,7 @@ const NONE: Option<&str> = None;
 /// when `cpus` is empty.
 ///
 /// # Errors
-/// When there is no such interface, or the kernel refuses (it does inside a user namespace).
+/// Returns an error if there is no such interface, or the kernel refuses (it does inside a user namespace).
 pub fn set(ns: &NetNs, name: &str, cpus: &[usize]) -> io::Result<()> {
     let mask = mask(cpus);
     with_sysfs(ns, name, |directory| {
@@ -41,7 +41,7 @@ pub fn set(ns: &NetNs, name: &str, cpus: &[usize]) -> io::Result<()> {
 /// Writes an attribute of an interface (`gro_flush_timeout`, `napi_defer_hard_irqs`, `threaded`, …).
 ///
 /// # Errors
-/// When there is no such interface or attribute, or the kernel refuses the value.
+/// Returns an error if there is no such interface or attribute, or the kernel refuses the value.
 pub fn write_attribute(ns: &NetNs, name: &str, attribute: &str, value: &str) -> io::Result<()> {
     with_sysfs(ns, name, |directory| write(&attribute_path(directory, attribute)?, value))
         .map_err(|e| explained(format!("writing {attribute} = {value} of interface \"{name}\""), e))
@@ -50,7 +50,7 @@ pub fn write_attribute(ns: &NetNs, name: &str, attribute: &str, value: &str) -> 
 /// Reads an attribute of an interface, without the newline at its end.
 ///
 /// # Errors
-/// When there is no such interface or attribute.
+/// Returns an error if there is no such interface or attribute.
 pub fn read_attribute(ns: &NetNs, name: &str, attribute: &str) -> io::Result<String> {
     with_sysfs(ns, name, |directory| fs::read_to_string(attribute_path(directory, attribute)?))
         .map(|text| text.trim_end().to_owned())

@@ -83,7 +83,7 @@ impl Sandbox {
     /// Makes the filters of all kinds of thread; none is in force yet.
     ///
     /// # Errors
-    /// When there are no filters for this processor.
+    /// Returns an error if there are no filters for this processor.
     pub fn new(reaction: Reaction) -> Result<Self, SandboxError> {
         let filters = KINDS.into_iter().map(|kind| Ok((kind, programs(kind, reaction)?)));
         let filters = filters.collect::<Result<_, BackendError>>();
@@ -93,7 +93,7 @@ impl Sandbox {
     /// Restricts the calling thread, and the threads started by it, to the calls of its kind, for good.
     ///
     /// # Errors
-    /// When the kernel refuses a filter.
+    /// Returns an error if the kernel refuses a filter.
     pub fn enter(&self, kind: ThreadKind) -> Result<(), SandboxError> {
         let filters = self.0.iter().flat_map(|filters| filters.iter());
         let mut programs = filters.filter(|(of, _)| *of == kind).flat_map(|(_, programs)| programs);
@@ -128,7 +128,7 @@ pub struct FileAccess {
 /// Returns the version of Landlock enforced by the kernel.
 ///
 /// # Errors
-/// When the kernel has no Landlock, or a file cannot be looked at.
+/// Returns an error if the kernel has no Landlock, or a file cannot be looked at.
 pub fn restrict_files(files: &FileAccess) -> Result<u32, SandboxError> {
     restrict(files).map_err(|error| SandboxError::Landlock(error.to_string()))?.ok_or_else(|| {
         SandboxError::Landlock(

@@ -64,7 +64,7 @@ fn system<E: Into<io::Error>>(doing: &'static str) -> impl Fn(E) -> MakeError {
 /// The socket of a dead process is replaced.
 ///
 /// # Errors
-/// When the place is taken, or the system refuses it.
+/// Returns an error if the place is taken, or the system refuses it.
 pub fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, SocketFile), MakeError> {
     let making = Made(made_name(path));
     // Left by a process of the same number, killed in the middle of this.
@@ -80,7 +80,7 @@ pub fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, Socket
 /// once, and before the process opens anything itself: the descriptor is taken to be nobody else's.
 ///
 /// # Errors
-/// When it is not open, or something else.
+/// Returns an error if it is not open, or something else.
 pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
     if descriptor <= libc::STDERR_FILENO {
         return Err(io::Error::other("0 to 2 are standard input, output and error"));
@@ -102,7 +102,7 @@ pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
 /// Checks for a free place: nothing is there, or the file of a dead process.
 ///
 /// # Errors
-/// When somebody listens there, or there is something else.
+/// Returns an error if somebody listens there, or there is something else.
 pub fn check_free(path: &Path) -> Result<(), MakeError> {
     match occupant(path).map_err(system("checking for a listener"))? {
         Occupant::Nobody | Occupant::Dead => Ok(()),
@@ -206,7 +206,7 @@ pub enum Occupant {
 /// Looks at a place, and tries a socket there for a listener.
 ///
 /// # Errors
-/// When the system tells neither.
+/// Returns an error if the system tells neither.
 pub fn occupant(path: &Path) -> io::Result<Occupant> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Occupant::Nobody),
@@ -239,7 +239,7 @@ impl SocketFile {
     /// Keeps the file at `made`, under the name `path`: the same name, or its next one.
     ///
     /// # Errors
-    /// When there is none.
+    /// Returns an error if there is none.
     pub fn new(made: &Path, path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), identity: identity(made)? })
     }

@@ -1,4 +1,4 @@
-//! The TUN driver's control calls (Linux `include/uapi/linux/if_tun.h`).
+//! The ioctls of the TUN driver (Linux `include/uapi/linux/if_tun.h`).
 
 use std::fs::OpenOptions;
 use std::io;
@@ -23,7 +23,7 @@ mod numbers {
 #[allow(non_camel_case_types)]
 type c_int_value = libc::c_int;
 
-/// `struct ifreq` as `TUNSETIFF` reads it: name, flags, and the rest of the union.
+/// `struct ifreq` in the layout read by `TUNSETIFF`: name, flags, and the rest of the union.
 #[repr(C)]
 struct Ifreq {
     name: [u8; libc::IFNAMSIZ],
@@ -40,7 +40,7 @@ pub(super) fn open_device() -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Attaches the descriptor to the interface `name`. The first descriptor makes the interface.
+/// Attaches the descriptor to the interface `name`. The first descriptor creates the interface.
 pub(super) fn attach(fd: BorrowedFd<'_>, name: &str, multi_queue: bool, napi: bool) -> io::Result<()> {
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     if multi_queue {
@@ -52,8 +52,8 @@ pub(super) fn attach(fd: BorrowedFd<'_>, name: &str, multi_queue: bool, napi: bo
     let mut request = Ifreq { name: [0; libc::IFNAMSIZ], flags: flags as libc::c_short, rest: [0; 22] };
     let len = name.len().min(NAME_LEN_MAX);
     request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
-    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`; `request` has its size (asserted above),
-    // lives through the call and is not used afterwards.
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`. `request` has that size (asserted above), lives through
+    // the call and is not used afterwards.
     unsafe { numbers::tun_set_iff(fd.as_raw_fd(), &raw const request) }?;
     Ok(())
 }
@@ -69,9 +69,9 @@ pub(super) fn set_header(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the driver the offloads allowed to the host.
+/// Sets the offloads that the host can use.
 pub(super) fn set_offload(fd: BorrowedFd<'_>, bits: u32) -> io::Result<()> {
-    // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
+    // SAFETY: TUNSETOFFLOAD takes its argument by value and accesses no memory of this process.
     unsafe { numbers::tun_set_offload(fd.as_raw_fd(), bits as libc::c_int) }?;
     Ok(())
 }
@@ -84,7 +84,7 @@ pub(super) fn set_carrier(fd: BorrowedFd<'_>, is_on: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the driver's bits for the transmit offloads of a set.
+/// Returns the TUN driver's bits for the transmit offloads in `offloads`.
 pub(super) fn offload_bits(offloads: Offloads) -> u32 {
     NAMES.iter().filter(|row| offloads.contains(row.offload)).fold(0, |bits, row| bits | row.tun_flags)
 }

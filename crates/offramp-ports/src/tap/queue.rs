@@ -1,4 +1,4 @@
-//! One queue pair of a TAP: one read(2) takes a frame, one write(2) or writev(2) gives one.
+//! One queue pair of a TAP. One read(2) receives a frame from the host; one write(2) or writev(2) delivers a frame.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,14 +20,15 @@ use super::Shared;
 use crate::frame_memory::frame_memory;
 use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
 
-/// Longest frame in bytes that is copied after its vnet header for one write(2). Longer ones go with writev(2): its
-/// second part costs the kernel more than such a copy (`benches/tap_io`).
+/// Maximum length in bytes of a frame that is copied after its vnet header for one write(2). A longer frame is sent
+/// with writev(2). For a shorter frame, the second buffer of writev(2) costs the kernel more than the copy
+/// (`benches/tap_io`).
 const COPY_LEN_MAX: usize = 2048;
 
 /// One queue pair of a [`Tap`](super::Tap), for one thread.
 ///
-/// It reads only its own queue and can write to all of them (`RxMeta::queue`; a queue that does not
-/// exist means its own). Poll it for input by its descriptor.
+/// Reads only its own queue, and writes to the queue given by `RxMeta::queue`. If that queue does not exist, it writes
+/// to its own queue. Poll its descriptor for input.
 #[derive(Debug)]
 pub struct TapQueue {
     shared: Arc<Shared>,
@@ -35,9 +36,9 @@ pub struct TapQueue {
     frame: FrameBuffer<Box<[u8]>>,
     /// Offset of the vnet header, chosen to align the frame after it.
     header_at: usize,
-    /// Most bytes of one read: header, longest frame, and one more to detect a longer one.
+    /// Maximum number of bytes in one read: the header, the longest frame, and one byte to detect a longer frame.
     read_len_max: usize,
-    /// A short frame on its way to the host, after its header.
+    /// A short frame for the host, stored after its vnet header.
     short: [u8; HEADER_LEN + COPY_LEN_MAX],
 }
 
@@ -59,7 +60,7 @@ impl TapQueue {
         &self.shared.name
     }
 
-    /// Takes over a frame that was read, `len` bytes with the header.
+    /// Accepts a frame that was read, `len` bytes including the header.
     fn accept(&mut self, len: usize) -> Result<bool, PortError> {
         if len >= self.read_len_max {
             return Err(PortError::Lost(Loss::TooLong));
@@ -137,12 +138,12 @@ impl HostPort for TapQueue {
     }
 }
 
-/// All queue pairs of a [`Tap`](super::Tap) as one host port, for a thread that serves them together, as a switch does.
-/// It fetches frames from the pairs in turn, and delivers each on the pair in its [`RxMeta::queue`].
+/// All queue pairs of a [`Tap`](super::Tap) as one host port, for a thread that serves all pairs, such as a switch. The
+/// port fetches frames from the pairs in turn, and delivers each frame on the pair given by [`RxMeta::queue`].
 #[derive(Debug)]
 pub struct TapPort {
     queues: Vec<TapQueue>,
-    /// Index of the pair with the last fetched frame; the next fetch asks it last.
+    /// Index of the pair with the last fetched frame. The next fetch polls this pair last.
     fetched_from: usize,
 }
 
@@ -207,8 +208,8 @@ impl AsFd for TapQueue {
     }
 }
 
-/// Translates an error number of read(2) or write(2) on a TAP (Linux `drivers/net/tun.c`): `EBADFD` after the
-/// interface was deleted, `EIO` while it is down, `EINVAL` for a frame it cannot take.
+/// Translates an error number of read(2) or write(2) on a TAP (Linux `drivers/net/tun.c`). The kernel returns `EBADFD`
+/// after the interface was deleted, `EIO` while the interface is down, and `EINVAL` for an invalid frame.
 fn port_error(errno: Errno) -> PortError {
     match errno {
         Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM => PortError::Full,

@@ -106,7 +106,7 @@ pub fn check_same(frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) -> Resul
 /// in coalesced datagrams that all had the same.
 ///
 /// # Errors
-/// When it did not.
+/// Returns an error if it did not.
 pub fn check_nothing_lost(frames: &[Vec<u8>], kernel: &[Piece]) -> Result<(), String> {
     let without_id = |frame: &[u8]| {
         let mut frame = trimmed(frame).to_vec();

@@ -11,7 +11,7 @@ pub const STOPPED: u8 = 130;
 /// once.
 ///
 /// # Errors
-/// When the system cannot watch for a signal.
+/// Returns an error if the system cannot watch for a signal.
 pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {

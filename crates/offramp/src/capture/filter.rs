@@ -16,7 +16,7 @@ impl Filter {
     /// Compiles an expression for Ethernet.
     ///
     /// # Errors
-    /// When tcpdump is missing or rejects the expression.
+    /// Returns an error if tcpdump is missing or rejects the expression.
     pub fn new(expression: &str) -> Result<Self, String> {
         let compiled = Command::new("tcpdump").args(["-ddd", "-y", "EN10MB", "--", expression]).output();
         let compiled = compiled.map_err(|error| format!("tcpdump, which compiles it: {error}; install tcpdump"))?;
@@ -38,7 +38,7 @@ impl Filter {
     /// Returns whether the filter accepts a packet.
     ///
     /// # Errors
-    /// When the system refuses the packet.
+    /// Returns an error if the system refuses the packet.
     pub fn accepts(&self, packet: &[u8]) -> io::Result<bool> {
         self.near.send(packet)?;
         match self.far.recv(&mut [0]) {

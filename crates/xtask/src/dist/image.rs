@@ -21,7 +21,7 @@ const TIME: &str = "@0";
 /// Writes the image to `to`.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// Returns an error if a file cannot be written.
 pub fn write(program: &Path, to: &Path) -> Result<()> {
     let scratch = Scratch::new()?;
     let (root, layout) = (scratch.path().join("root"), scratch.path().join("layout"));

@@ -39,7 +39,7 @@ impl Backports {
     /// Returns both, from the cache or downloaded.
     ///
     /// # Errors
-    /// When they are not available.
+    /// Returns an error if they are not available.
     pub fn get(cache: Option<&Path>) -> Result<Self> {
         let root = cache.map_or_else(default_cache, Path::to_owned).join(SUITE);
         if !root.is_dir() {
@@ -53,7 +53,7 @@ impl Backports {
     /// Returns the first line of QEMU's version output.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if it does not run.
     pub fn qemu_version(&self) -> Result<String> {
         let mut command = Command::new(&self.qemu);
         command.arg("--version");

@@ -80,7 +80,7 @@ pub struct Args {
 /// newer QEMU there is nothing to run.
 ///
 /// # Errors
-/// When something does not start, or a signal comes.
+/// Returns an error if something does not start, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let backports = match Backports::get(args.guest.cache.as_deref()) {
         Ok(backports) => backports,
@@ -117,7 +117,7 @@ pub fn run(args: &Args) -> Result<bool> {
 /// Runs the steps for a guest in User Mode Linux.
 ///
 /// # Errors
-/// When something does not start, or a command does not have its effect.
+/// Returns an error if something does not start, or a command does not have its effect.
 pub(super) fn run_in_user_mode(_: &super::Bench) -> Result<()> {
     let scratch = Scratch::new()?;
     let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES, files: &[] };

@@ -25,7 +25,7 @@ pub struct Args {
 /// Prints the path of the kernel.
 ///
 /// # Errors
-/// When it is not there and cannot be downloaded.
+/// Returns an error if it is not there and cannot be downloaded.
 pub fn run(args: &Args) -> Result<()> {
     let cache = args.cache.as_deref();
     let image = if args.backports { Backports::get(cache)?.kernel.path } else { path(cache)? };
@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// Returns the kernel in `cache` or in the user's cache directory; downloads it if it is missing.
 ///
 /// # Errors
-/// When the package cannot be had, or has other contents than it should.
+/// Returns an error if the package cannot be had, or has other contents than it should.
 pub fn path(cache: Option<&Path>) -> Result<PathBuf> {
     let root = kernel_root(&cache.map_or_else(default_cache, Path::to_owned))?;
     packages::only_entry(&root.join("boot"), "vmlinuz-")

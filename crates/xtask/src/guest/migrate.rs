@@ -147,7 +147,7 @@ struct Move {
 /// Moves every guest, and prints the cost of the moves. Returns whether everything was right.
 ///
 /// # Errors
-/// When QEMU or the guest's kernel cannot be had, or a signal comes.
+/// Returns an error if QEMU or the guest's kernel cannot be had, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let executable = daemon::build()?;
     let scratch = Scratch::new()?;

@@ -32,7 +32,7 @@ const TAP_MAC: &str = "02:00:00:00:00:01";
 /// Runs the case.
 ///
 /// # Errors
-/// When something does not start, or a connection does not live on, or carries other bytes.
+/// Returns an error if something does not start, or a connection does not live on, or carries other bytes.
 pub fn run(bench: &Bench) -> Result<()> {
     let executable = daemon::build()?;
     let ns = new_namespace()?;

@@ -178,7 +178,7 @@ struct Macs {
 /// Runs all tests with one guest, and counts each. Without the kernel's source they are not possible.
 ///
 /// # Errors
-/// When a signal comes.
+/// Returns an error if a signal comes.
 pub fn run(bench: &Bench, tally: &mut Tally) -> Result<()> {
     let tests: Vec<_> = Test::all().into_iter().filter(|test| bench.args.only.has(&test.name())).collect();
     if tests.is_empty() {

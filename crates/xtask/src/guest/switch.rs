@@ -95,7 +95,7 @@ impl Guest {
 /// Runs the case.
 ///
 /// # Errors
-/// When something does not start, other bytes arrive, or a switch changes nothing.
+/// Returns an error if something does not start, other bytes arrive, or a switch changes nothing.
 pub fn run(bench: &Bench) -> Result<()> {
     on_one_switch(bench, judge)
 }

@@ -71,7 +71,7 @@ const HOST_IP: [u8; 4] = [198, 18, 0, 1];
 /// Attacks until a signal comes.
 ///
 /// # Errors
-/// When the card is not available.
+/// Returns an error if the card is not available.
 pub fn run(args: &Args) -> Result<()> {
     let mut host = Station { mac: [0; 6], ip: HOST_IP };
     for (byte, digits) in host.mac.iter_mut().zip(args.host.as_bytes().chunks(2)) {

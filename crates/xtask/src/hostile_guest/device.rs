@@ -94,7 +94,7 @@ impl Device {
     /// Takes the guest's card from its driver, and resets it.
     ///
     /// # Errors
-    /// When there is none, or it has no modern interface.
+    /// Returns an error if there is none, or it has no modern interface.
     pub fn open() -> Result<Self> {
         let path = find()?;
         let unbind = path.join("driver/unbind");

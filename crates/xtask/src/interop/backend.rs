@@ -70,7 +70,7 @@ fn offramp_command(case: &Case, sockets: &[String]) -> Result<Command> {
 /// Returns the command that starts a backend.
 ///
 /// # Errors
-/// When its program is not there.
+/// Returns an error if its program is not there.
 pub fn command(kind: BackendKind, case: &Case, sockets: &[String], memory: Memory) -> Result<Command> {
     match kind {
         BackendKind::Dpdk => Ok(dpdk_config(case, sockets, memory).command()?.0),
@@ -82,7 +82,7 @@ impl Running {
     /// Starts a backend on these sockets.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if it cannot be started.
     pub fn start(kind: BackendKind, case: &Case, sockets: &[String], memory: Memory) -> Result<Self> {
         if !case.guest_listens {
             for socket in sockets {
@@ -101,7 +101,7 @@ impl Running {
     /// Waits until it carries frames.
     ///
     /// # Errors
-    /// When it is not ready in time.
+    /// Returns an error if it is not ready in time.
     pub fn wait_ready(&mut self) -> Result<()> {
         match self {
             Self::Dpdk(testpmd) => {

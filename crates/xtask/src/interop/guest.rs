@@ -100,7 +100,7 @@ impl Guest {
     /// Writes its captures and starts it.
     ///
     /// # Errors
-    /// When either fails.
+    /// Returns an error if either fails.
     pub fn start(config: GuestConfig) -> Result<Self> {
         let seed = |queue| 1 + config.index as u64 * 1000 + queue as u64;
         let frames: Vec<_> =
@@ -115,7 +115,7 @@ impl Guest {
     /// Waits until it takes commands.
     ///
     /// # Errors
-    /// When it is not ready in time.
+    /// Returns an error if it is not ready in time.
     pub fn wait_ready(&mut self) -> Result<()> {
         self.testpmd.wait_ready()?;
         // A frame without room is tried again: only the backend may lose frames here.
@@ -126,7 +126,7 @@ impl Guest {
     /// Waits until the virtio-user port has a link.
     ///
     /// # Errors
-    /// When it has none in time.
+    /// Returns an error if it has none in time.
     pub fn wait_link_up(&mut self) -> Result<()> {
         self.wait_link(Link::Up)
     }
@@ -134,7 +134,7 @@ impl Guest {
     /// Waits until the virtio-user port notices the backend's end.
     ///
     /// # Errors
-    /// When it does not notice in time.
+    /// Returns an error if it does not notice in time.
     pub fn wait_link_down(&mut self) -> Result<()> {
         self.wait_link(Link::Down)
     }
@@ -151,7 +151,7 @@ impl Guest {
     /// Starts to send and to receive.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if it has ended.
     pub fn begin(&mut self) -> Result<()> {
         self.testpmd.tell("clear port stats all")?;
         self.testpmd.tell("start")
@@ -160,7 +160,7 @@ impl Guest {
     /// Stops sending and receiving.
     ///
     /// # Errors
-    /// When it does not in time.
+    /// Returns an error if it does not in time.
     pub fn end(&mut self) -> Result<()> {
         self.testpmd.stop_forwarding()
     }
@@ -173,7 +173,7 @@ impl Guest {
     /// Returns the number of frames received and written down.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// Returns an error if it does not answer.
     pub fn delivered(&mut self) -> Result<u64> {
         Ok(self.testpmd.port_stats(PCAP_PORT)?.tx_packets)
     }
@@ -181,7 +181,7 @@ impl Guest {
     /// Stops and starts all its ports: rings are set up anew, and captures begin again.
     ///
     /// # Errors
-    /// When a port does not start.
+    /// Returns an error if a port does not start.
     pub fn restart_port(&mut self) -> Result<()> {
         self.restart("all")
     }
@@ -189,7 +189,7 @@ impl Guest {
     /// Lets its captures begin again.
     ///
     /// # Errors
-    /// When the port does not start.
+    /// Returns an error if the port does not start.
     pub fn rewind(&mut self) -> Result<()> {
         self.restart(&PCAP_PORT.to_string())
     }

@@ -68,7 +68,7 @@ impl Counts {
     /// Reads both.
     ///
     /// # Errors
-    /// When the guest does not answer.
+    /// Returns an error if the guest does not answer.
     pub fn read(adapter: AdapterCounts, machine: &mut Machine) -> Result<Self> {
         Ok(Self { adapter, guest: xfrm_stat(&machine.run("cat /proc/net/xfrm_stat")?) })
     }

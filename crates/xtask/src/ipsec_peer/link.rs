@@ -31,7 +31,7 @@ impl Link {
     /// Opens both ports, the TAP in the namespace, and connects them.
     ///
     /// # Errors
-    /// When a port cannot be opened or the worker cannot start.
+    /// Returns an error if a port cannot be opened or the worker cannot start.
     pub fn start(socket: &Path, ns: &NetNs) -> Result<Self> {
         let (port, mut guests) = seam::open(socket, false, 1, MTU, &OfferArgs::default())?;
         let tap = inside(ns, "making the TAP", || open_tap(&TapConfig { mtu: MTU.into(), ..TapConfig::new(TAP) }))?;
@@ -44,7 +44,7 @@ impl Link {
     /// Installs this end's part of a text of `ip xfrm`.
     ///
     /// # Errors
-    /// When the text is refused, or the adapter refuses its content.
+    /// Returns an error if the text is refused, or the adapter refuses its content.
     pub fn install(&self, text: &str, owner: Owner) -> Result<()> {
         let config = XfrmConfig::parse(text).doing("the import")?;
         let associations = config.associations(owner, false).doing("the import")?;
@@ -55,7 +55,7 @@ impl Link {
     /// Takes out every association.
     ///
     /// # Errors
-    /// When the adapter refuses.
+    /// Returns an error if the adapter refuses.
     pub fn remove_all(&self) -> Result<()> {
         let status = self.adapters.control.ipsec().status();
         let removed =

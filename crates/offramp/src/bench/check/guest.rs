@@ -71,7 +71,7 @@ pub fn ends(
 /// Serves the interfaces of the guest until the machine is switched off.
 ///
 /// # Errors
-/// When this is not the first program of a guest, or its interfaces cannot be set up.
+/// Returns an error if this is not the first program of a guest, or its interfaces cannot be set up.
 pub fn run() -> io::Result<()> {
     agent::first_program(|commands, mut port| {
         set_up()?;

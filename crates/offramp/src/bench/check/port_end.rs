@@ -30,7 +30,7 @@ pub struct PortEnd {
 /// Returns the two named ports, or the only possible pair.
 ///
 /// # Errors
-/// When there is no daemon or no such port, or several pairs are possible.
+/// Returns an error if there is no daemon or no such port, or several pairs are possible.
 pub fn two_of(control: &Path, names: &[String]) -> Result<[PortStatus; 2], CheckError> {
     let status = ask_status(control, None).map_err(|error| failed(&error))?;
     let taps: Vec<&PortStatus> = status.ports.iter().filter(|port| matches!(port.host, HostStatus::Tap(_))).collect();
@@ -74,7 +74,7 @@ impl PortEnd {
     /// Opens the TAP of a port, and notes the features allowed there by the daemon.
     ///
     /// # Errors
-    /// As [`LocalEnd::open`].
+    /// Returns the errors of [`LocalEnd::open`].
     pub fn open(
         control: &Path,
         port: PortStatus,

@@ -49,8 +49,8 @@ pub struct WorthConfig {
 /// returns.
 ///
 /// # Errors
-/// When the peer cannot be reached through the interface, nothing there can be switched, or a setting could not be
-/// restored. The report has all measurements until then.
+/// Returns an error if the peer cannot be reached through the interface, nothing there can be switched, or a setting
+/// could not be restored. The report has all measurements until then.
 pub fn measure(
     report: &mut Report,
     config: &WorthConfig,
