@@ -1,9 +1,8 @@
-//! A host with frames to be watched while it runs.
+//! Captures of a running host's frames.
 //!
-//! Each queue of a port has a [`Watched`] around its host. While nobody watches, it costs a batch of a queue pair one
-//! look at a flag, and each frame of a switch one. While somebody does, each frame is copied into a queue of bounded
-//! length. The thread of the frames never waits for the reader: a packet without room is lost to the capture, and
-//! counted.
+//! Each queue of a port wraps its host in a [`Watched`]. Without a capture, the wrapper loads one flag per batch of a
+//! queue pair, or per frame of a switch. During a capture, each frame is copied into a queue of bounded length. The
+//! data thread never waits for the reader. If the queue is full, the packet is missing from the capture, and counted.
 
 use offramp_adapter::host_io::HostIo;
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -17,61 +16,61 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
-/// Most packets waiting for the reader of a capture.
+/// Maximum number of packets queued for the reader of a capture.
 const PACKETS_MAX: usize = 8192;
-/// Their bytes: some fifty milliseconds of 1 Gbit/s.
+/// Maximum number of bytes queued for the reader: about 67 ms at 1 Gbit/s.
 const BYTES_MAX: usize = 8 << 20;
 
-/// The direction of a packet, in its host's view.
+/// The direction of a packet, as seen by its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The host sends it.
+    /// The host sends the packet.
     Transmit,
-    /// The host receives it.
+    /// The host receives the packet.
     Receive,
 }
 
 /// The vnet header of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vnet {
-    /// The checksum still to be completed.
+    /// The partial checksum, if the packet has one.
     pub partial: Option<PartialChecksum>,
-    /// The adapter's verdict on the checksums of a received packet.
+    /// The adapter's verdict on the checksums of a received packet; `true` for valid checksums.
     pub verdict: Option<bool>,
-    /// Set for a super-frame.
+    /// The segmentation request of a super-frame.
     pub segmentation: Option<Segmentation>,
 }
 
-/// A packet of a capture.
+/// A captured packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// When it was copied, since the epoch.
+    /// Time of the copy, since the Unix epoch.
     pub at: Duration,
-    /// Its direction.
+    /// The packet's direction.
     pub way: Way,
-    /// Its queue pair.
+    /// Index of the packet's queue pair.
     pub queue: usize,
-    /// Its vnet header.
+    /// The packet's vnet header.
     pub vnet: Vnet,
-    /// Lost frames of it, and the reason of the first loss.
+    /// The reason of the first loss, and the number of the packet's lost frames.
     pub lost: Option<(Loss, u64)>,
-    /// Its length.
+    /// Length of the packet, in bytes.
     pub len: usize,
-    /// Its first bytes.
+    /// The first bytes of the packet.
     pub data: Box<[u8]>,
-    /// Packets lost to the capture before it, because of a slow reader.
+    /// Number of packets missing from the capture before this packet, because of a slow reader.
     pub missed: u64,
 }
 
-/// The point for captures of a port's frames. It ends captures when it is dropped.
+/// The tap point for captures of a port's frames. Dropping the point ends its capture.
 #[derive(Debug, Default)]
 pub struct CapturePoint {
-    /// Grows with each change, so a frame without one takes no lock.
+    /// Number of starts and stops of captures. The data thread takes the lock only when the number has changed.
     changes: AtomicU32,
     sink: Mutex<Option<Arc<Sink>>>,
 }
 
-/// The destination of packets.
+/// The destination of captured packets.
 #[derive(Debug)]
 struct Sink {
     packets: SyncSender<Packet>,
@@ -79,14 +78,14 @@ struct Sink {
     waiting: Arc<Waiting>,
 }
 
-/// The packets waiting for the reader.
+/// The packets queued for the reader.
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: AtomicUsize,
     missed: AtomicU64,
 }
 
-/// The packets of a port, until this is dropped.
+/// The reader's end of a capture. Dropping this value ends the capture.
 #[derive(Debug)]
 pub struct Capture {
     packets: Receiver<Packet>,
@@ -95,7 +94,8 @@ pub struct Capture {
 }
 
 impl CapturePoint {
-    /// Captures the first `snaplen` bytes of each packet from the next batch on; `None` while another capture runs.
+    /// Captures the first `snaplen` bytes of each packet, starting with the next batch. Returns `None` if another
+    /// capture is running.
     pub fn start(self: &Arc<Self>, snaplen: usize) -> Option<Capture> {
         let mut sink = lock(&self.sink);
         if sink.is_some() {
@@ -113,18 +113,18 @@ impl Capture {
     /// Returns the next packet.
     ///
     /// # Errors
-    /// Returns an error if none came within `time`, or the port is gone.
+    /// Returns an error if no packet arrived within `time`, or the port is gone.
     pub fn next(&self, time: Duration) -> Result<Packet, RecvTimeoutError> {
         let packet = self.packets.recv_timeout(time)?;
         self.waiting.bytes.fetch_sub(packet.data.len(), Ordering::Relaxed);
         Ok(packet)
     }
 
-    /// Captures nothing more from the next batch on. Packets captured before can still be had.
+    /// Ends the capture with the next batch. [`Capture::next`] still returns the packets captured before.
     pub fn stop(&self) {
         if let Some(point) = self.point.upgrade() {
             let mut sink = lock(&point.sink);
-            // By now it may be another capture's.
+            // The sink may already belong to another capture.
             if sink.as_ref().is_some_and(|sink| Arc::ptr_eq(&sink.waiting, &self.waiting)) {
                 *sink = None;
                 point.changes.fetch_add(1, Ordering::Release);
@@ -132,7 +132,7 @@ impl Capture {
         }
     }
 
-    /// Returns the packets lost since the last one, because of a slow reader.
+    /// Returns the number of packets missing since the last captured packet, because of a slow reader.
     pub fn missed(&self) -> u64 {
         self.waiting.missed.load(Ordering::Relaxed)
     }
@@ -145,7 +145,7 @@ impl Drop for Capture {
 }
 
 impl Sink {
-    /// Returns a copy of a packet, if there is room for one.
+    /// Returns a copy of a packet, or `None` if the queue is full.
     fn copy(&self, way: Way, queue: usize, vnet: Vnet, frame: &[u8], len: usize) -> Option<Packet> {
         let data = &frame[..frame.len().min(self.snaplen)];
         let bytes = self.waiting.bytes.fetch_add(data.len(), Ordering::Relaxed);
@@ -167,16 +167,16 @@ impl Sink {
     }
 }
 
-/// A host with its frames passing a [`CapturePoint`].
+/// A host whose frames pass a [`CapturePoint`].
 #[derive(Debug)]
 pub struct Watched<H> {
     host: H,
     point: Arc<CapturePoint>,
-    /// The control of the port, for the outcome of a sent frame.
+    /// The port's control, with the statistics that show the outcome of a sent frame.
     control: Arc<PortControl>,
     queue: usize,
-    /// The last change taken over from the point. While somebody watches, the one before it, so each frame looks at the
-    /// point.
+    /// The point's change count at the last update. During a capture, the stored count is lower by one, so that each
+    /// frame takes the slow path.
     changes: u32,
     watch: Option<Watch>,
 }
@@ -184,22 +184,22 @@ pub struct Watched<H> {
 #[derive(Debug)]
 struct Watch {
     sink: Arc<Sink>,
-    /// The last change taken over from the point.
+    /// The point's change count at the last update.
     changes: u32,
-    /// The host's last sent frame: its outcome is known when the next one is fetched.
+    /// The host's last sent frame, whose outcome is known when the next frame is fetched.
     sent: Option<Packet>,
-    /// Frames lost until it was fetched, by reason.
+    /// Number of lost frames at the time of the fetch, by loss reason.
     lost: Vec<u64>,
 }
 
 impl<H: HostPort> Watched<H> {
-    /// Watches queue pair `queue` of the port of `control`.
+    /// Returns a wrapper for queue pair `queue` of the port with this `control`.
     pub fn new(host: H, point: &Arc<CapturePoint>, control: &Arc<PortControl>, queue: usize) -> Self {
         let (point, control) = (Arc::clone(point), Arc::clone(control));
         Self { host, point, control, queue, changes: 0, watch: None }
     }
 
-    /// Returns true if nobody watches and nothing has changed.
+    /// Returns true if no capture is running and none has just started.
     fn is_idle(&self) -> bool {
         self.point.changes.load(Ordering::Acquire) == self.changes
     }
@@ -228,7 +228,7 @@ impl<H: HostPort> Watched<H> {
         Loss::ALL.iter().map(|&reason| stats.lost(reason)).collect()
     }
 
-    /// Passes on the last fetched frame to the capture, with its outcome.
+    /// Sends the last fetched frame to the capture, with its outcome.
     #[cold]
     fn conclude(&mut self) {
         let now = self.lost();
@@ -267,7 +267,7 @@ impl<H: HostPort> Watched<H> {
         };
         let vnet = Vnet { partial, verdict, segmentation: meta.segmentation };
         if let Some(packet) = sink.copy(Way::Receive, self.queue + self.host.rx_queue(), vnet, frame, len) {
-            // As the counters have it.
+            // Use the same loss reason as the counters.
             let reason = outcome.err().map(PortError::loss);
             sink.send(Packet { lost: reason.map(|reason| (reason, u64::from(meta.segments))), ..packet });
         }
@@ -277,7 +277,7 @@ impl<H: HostPort> Watched<H> {
 impl<H: HostPort> InPlace for Watched<H> {
     pass_on!(host: rx_append rx_wants_commit);
 
-    /// Frames written in place are in the host's memory alone: while somebody watches, none begins.
+    /// Refuses frames written in place during a capture, because their bytes are only in the host's memory.
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         self.watch.is_none() && self.host.rx_reserve(slot, head)
@@ -287,7 +287,7 @@ impl<H: HostPort> InPlace for Watched<H> {
     fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
         let outcome = self.host.rx_commit(slot, meta, head, len);
         if self.watch.is_some() {
-            // It was begun before: of the rest there is no copy.
+            // The frame was started before the capture, so only its head can be copied.
             self.note_received(meta, head, len, outcome);
         }
         outcome
@@ -325,14 +325,14 @@ impl<H: HostIo> HostIo for Watched<H> {
     pass_on!(host: disarm watch is_unannounced);
 
     fn arm(&mut self) {
-        // Before it sleeps: the next frame may be long in coming.
+        // Send the last frame before the worker sleeps: the next fetch can be far in the future.
         if self.watch.is_some() {
             self.conclude();
         }
         self.host.arm();
     }
 
-    /// Polls the pair. While nobody watches, nothing here stands in a frame's way.
+    /// Polls the pair. Without a capture, the pair calls the wrapped host directly.
     fn poll_pair<W: WirePort>(
         pair: &mut QueuePair<Self, W>,
         now_ns: u64,

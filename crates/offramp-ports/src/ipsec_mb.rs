@@ -1,14 +1,14 @@
-//! ipsec-mb as the library of ciphers: Intel's Multi-Buffer Crypto for IPsec, also used by DPDK. It is loaded at run
-//! time if it is installed (Debian: `apt install libipsec-mb1`), never linked.
+//! The cipher library ipsec-mb: Intel's Multi-Buffer Crypto for IPsec, which DPDK also uses. The library is loaded at
+//! run time if installed (Debian: `apt install libipsec-mb1`), never linked.
 //!
-//! [`library`] loads it; [`preferred`] returns the library for a program to use. AES-GCM, GMAC and ChaCha20-Poly1305
-//! come from it. CBC and HMAC stay with aws-lc: ipsec-mb computes those for many packets at once, through a manager for
-//! one thread only, and a packet alone would fill one lane of sixteen.
+//! [`library`] loads ipsec-mb, and [`preferred`] returns the library to use. ipsec-mb computes AES-GCM, GMAC and
+//! ChaCha20-Poly1305; aws-lc computes CBC and HMAC. For CBC and HMAC, ipsec-mb processes many packets at once, through
+//! a manager bound to one thread. A single packet would fill only one lane of sixteen.
 //!
-//! The library exports its functions once per kind of processor and hands out the right ones in its manager. The layout
-//! of this structure changes from version to version. So four checks guard its use: the version must be known here, the
-//! size of the manager must match, every function must bear the expected name, and one packet of each cipher must equal
-//! the result of aws-lc.
+//! The library exports its functions once per kind of processor, and stores pointers to the matching functions in its
+//! manager. The manager's layout changes from version to version. Four checks therefore precede its use. The version
+//! must be supported, the size of the manager must match, and every function must have the expected name. One packet of
+//! each cipher must equal the result of aws-lc.
 
 #[cfg(target_arch = "x86_64")]
 mod aead;
@@ -18,43 +18,43 @@ mod functions;
 use offramp_offload::esp::{CipherLibrary, aws_lc};
 use std::sync::OnceLock;
 
-/// Name of the library for the loader.
+/// File name of the library, for the loader.
 pub const FILE_NAME: &str = "libIPSec_MB.so.1";
 
-/// Why ipsec-mb is not used.
+/// The reason why ipsec-mb is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// It is for x86-64 alone, and without AES-NI it would be slow.
+    /// The processor is not an x86-64 processor or lacks AES-NI, without which ipsec-mb would be slow.
     #[error("ipsec-mb: this processor has no AES-NI; aws-lc is used")]
     Processor,
-    /// It would work, but aws-lc is no slower here.
+    /// ipsec-mb works, but is not known to be faster than aws-lc on this processor.
     #[error("ipsec-mb: not known to be faster without VAES and AVX-512; aws-lc is used")]
     NotFaster,
-    /// The loader does not find it.
+    /// The loader does not find the library.
     #[error("ipsec-mb: {0}; install it (Debian: apt install libipsec-mb1); aws-lc is used")]
     NotInstalled(String),
-    /// A version with structures not known here.
+    /// The version is not supported: its structures may differ.
     #[error("ipsec-mb: version {0} is unknown, 1.3 is supported; aws-lc is used")]
     Version(String),
-    /// Its manager differs from the known one of its version.
+    /// The layout of the manager differs from the supported layout of this version.
     #[error("ipsec-mb: {0}; the build differs from Debian's; aws-lc is used")]
     Layout(String),
-    /// It makes another packet than aws-lc.
+    /// The encrypted packet differs from the packet of aws-lc.
     #[error("ipsec-mb: {0}: the result differs from aws-lc's; aws-lc is used")]
     WrongResult(&'static str),
 }
 
-/// Returns ipsec-mb, loaded and checked at the first call; it stays loaded.
+/// Returns ipsec-mb. The first call loads and checks the library, which then stays loaded.
 ///
 /// # Errors
-/// The reason why it cannot be used.
+/// Returns the reason if ipsec-mb cannot be used.
 pub fn library() -> Result<&'static dyn CipherLibrary, &'static Unavailable> {
     static LOADED: OnceLock<Result<Box<dyn CipherLibrary>, Unavailable>> = OnceLock::new();
     LOADED.get_or_init(load).as_deref()
 }
 
-/// Returns the library for this machine: ipsec-mb if it can be loaded and is faster, on processors with VAES and
-/// AVX-512; else aws-lc, with the reason.
+/// Returns the preferred library for this machine. ipsec-mb is preferred if it can be loaded and the processor has VAES
+/// and AVX-512, where it is faster. Otherwise returns aws-lc with the reason.
 pub fn preferred() -> (&'static dyn CipherLibrary, Option<&'static Unavailable>) {
     match library() {
         Ok(library) if has_wide_aes() => (library, None),

@@ -1,22 +1,23 @@
-//! Options of the kernel's sockets: a TCP connection's state, `TCP_INFO`, and the limit of its window,
-//! `TCP_WINDOW_CLAMP`; busy polling, `SO_BUSY_POLL`; and a packet filter, `SO_ATTACH_FILTER`.
+//! Socket options: the state of a TCP connection (`TCP_INFO`), the limit of its window (`TCP_WINDOW_CLAMP`), busy
+//! polling (`SO_BUSY_POLL`), and a packet filter (`SO_ATTACH_FILTER`).
 //!
-//! Source: tcp(7), and `struct tcp_info` of the kernel's `include/uapi/linux/tcp.h`. The structure only ever grows at
-//! its end.
+//! Source: tcp(7), and `struct tcp_info` of the kernel's `include/uapi/linux/tcp.h`. New kernels extend the structure
+//! only at its end.
 
 use nix::errno::Errno;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The kernel's state of a TCP connection. A field is 0 if the kernel is older than it.
+/// The kernel's state of a TCP connection. A field is 0 if the kernel is too old to have the field.
 pub use libc::tcp_info as TcpInfo;
 
-/// Limits the window offered by a TCP socket to its peer to `bytes` (`TCP_WINDOW_CLAMP`). Arrived bytes not read yet
-/// come on top. The kernel offers whole segments of it.
+/// Limits the window offered by a TCP socket to `bytes` (`TCP_WINDOW_CLAMP`). Received but unread bytes do not count
+/// against the limit. The kernel rounds the offered window to whole segments.
 ///
-/// The kernel forgets it when it learns the payload held by a segment's memory (since 6.5, with the first full segment)
-/// and when it lets the receive buffer grow: set it before the connection is made and after each read.
+/// Set the limit before connecting, and again after each read. The kernel drops the limit when it grows the receive
+/// buffer. The kernel also drops the limit when it estimates the ratio of payload to memory of a segment (since Linux
+/// 6.5, with the first full segment).
 ///
 /// # Errors
 /// Returns the error of setsockopt(2).
@@ -36,7 +37,7 @@ fn set_option(socket: &impl AsFd, level: libc::c_int, option: libc::c_int, value
 /// Reads `TCP_INFO` of a TCP socket.
 ///
 /// # Errors
-/// Returns the error of getsockopt(2): `EOPNOTSUPP` or `ENOPROTOOPT` when the descriptor is not a TCP socket.
+/// Returns the error of getsockopt(2): `EOPNOTSUPP` or `ENOPROTOOPT` if the descriptor is not a TCP socket.
 pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     let mut info = MaybeUninit::<TcpInfo>::zeroed();
     let (descriptor, mut len) = (socket.as_fd().as_raw_fd(), size_of::<TcpInfo>() as libc::socklen_t);
@@ -44,13 +45,13 @@ pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     // SAFETY: `info` is writable for `len` bytes, the kernel writes at most `len` bytes into it, and the descriptor is
     // borrowed from `socket`, so it stays open during the call.
     Errno::result(unsafe { libc::getsockopt(descriptor, level, option, to, &raw mut len) })?;
-    // SAFETY: `tcp_info` holds integers alone, for which every bit pattern is valid, and was zeroed as a whole before
-    // the kernel wrote a prefix of it.
+    // SAFETY: `tcp_info` holds only integers, for which every bit pattern is valid. The structure was zeroed before the
+    // kernel wrote its prefix.
     Ok(unsafe { info.assume_init() })
 }
 
-/// Lets a read of the socket poll the adapter's receive queue for up to `usecs` microseconds before it sleeps
-/// (`SO_BUSY_POLL`, socket(7)). Only the queue of an adapter with NAPI can be polled so.
+/// Makes a read of the socket poll the adapter's receive queue for up to `usecs` microseconds before sleeping
+/// (`SO_BUSY_POLL`, socket(7)). Busy polling works only with an adapter that uses NAPI.
 ///
 /// # Errors
 /// Returns the error of setsockopt(2): `EPERM` without `CAP_NET_ADMIN` in the network namespace's user namespace.
@@ -59,10 +60,10 @@ pub fn set_busy_poll(socket: &impl AsFd, usecs: u32) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, usecs)
 }
 
-/// An instruction of a filter: `code`, `jt`, `jf`, `k` (the kernel's `Documentation/networking/filter.rst`).
+/// An instruction of a BPF filter: `code`, `jt`, `jf`, `k` (the kernel's `Documentation/networking/filter.rst`).
 pub type FilterInstruction = (u16, u8, u8, u32);
 
-/// Has a socket drop each packet refused by the filter (`SO_ATTACH_FILTER`).
+/// Attaches a filter to a socket, which then drops each packet rejected by the filter (`SO_ATTACH_FILTER`).
 ///
 /// # Errors
 /// Returns the error of setsockopt(2): `EINVAL` for a program refused by the kernel's checker.
@@ -72,8 +73,8 @@ pub fn attach_filter(socket: &impl AsFd, program: &[FilterInstruction]) -> io::R
     let program = libc::sock_fprog { len, filter: filters.as_mut_ptr() };
     let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
     let (descriptor, size) = (socket.as_fd().as_raw_fd(), size_of_val(&program) as libc::socklen_t);
-    // SAFETY: `program` is readable for `size` bytes and names the `len` instructions of `filters`, which live until
-    // the kernel has copied them. The descriptor is borrowed from `socket`, so it stays open.
+    // SAFETY: `program` is readable for `size` bytes and points to the `len` instructions of `filters`, which live
+    // until the kernel has copied them. The descriptor is borrowed from `socket`, so it stays open.
     let result = unsafe { libc::setsockopt(descriptor, level, option, (&raw const program).cast(), size) };
     Errno::result(result)?;
     Ok(())
@@ -97,7 +98,7 @@ mod tests {
         let info = tcp_info(&client).unwrap();
         assert!(info.tcpi_snd_cwnd > 0 && info.tcpi_snd_mss > 0);
         assert_eq!((info.tcpi_data_segs_out, info.tcpi_data_segs_in), (1, 1));
-        // The SYN counts as one byte.
+        // The SYN adds one byte to the count.
         assert_eq!(info.tcpi_bytes_acked, 1001);
     }
 
@@ -120,7 +121,8 @@ mod tests {
             set_tcp_window_clamp(&server, window).unwrap();
             offers.push(tcp_info(&watched).unwrap().tcpi_snd_wnd);
         }
-        // An earlier offer is not taken back, and a lone short segment lets the kernel choose anew.
+        // The kernel does not retract an earlier offer, and a single short segment makes it recompute the window.
+        // Compare the median.
         offers.sort_unstable();
         assert!(offers[offers.len() / 2] <= window, "{offers:?}");
         sender.join().unwrap();
@@ -129,7 +131,7 @@ mod tests {
     #[test]
     fn a_time_that_no_socket_can_busy_poll_is_refused() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        // Anybody may ask for less than the kernel's present setting.
+        // Any user can request a value below the kernel's current setting.
         assert!(set_busy_poll(&socket, 0).is_ok());
         assert!(set_busy_poll(&socket, u32::MAX).is_err());
     }

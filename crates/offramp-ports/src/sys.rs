@@ -1,4 +1,4 @@
-//! The kernel's services around the data path: privilege, namespaces, links, features, processors.
+//! Kernel services outside the data path: privilege, namespaces, links, features, processors.
 
 use std::io;
 
@@ -18,7 +18,7 @@ pub mod xstate;
 
 pub use netns::{NetNs, confine};
 
-/// A refused system service: the request, and the kernel's answer.
+/// A failed kernel request: the action, and the kernel's answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}: {cause}")]
 pub struct SysError {
@@ -27,12 +27,12 @@ pub struct SysError {
 }
 
 impl SysError {
-    /// Returns an error of `cause` while `doing` (a phrase such as `setting the MTU of "ofr0"`).
+    /// Returns an error with its cause and the failed action, a phrase such as `setting the MTU of "ofr0"`.
     pub fn new(doing: impl Into<String>, cause: impl Into<io::Error>) -> Self {
         Self { doing: doing.into(), cause: cause.into() }
     }
 
-    /// Returns the kernel's error number, if the error came from there.
+    /// Returns the kernel's error number, or `None` if the kernel did not cause the error.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.cause.raw_os_error()
     }

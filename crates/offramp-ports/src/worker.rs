@@ -1,8 +1,8 @@
-//! A thread that drives tasks, and sleeps when there is nothing to do.
+//! A thread that polls tasks, and sleeps when no task has work.
 //!
-//! One worker may drive several tasks in turn, also both ends of one cable: a frame then crosses from
-//! host to host without leaving the processor's cache. It sleeps in one `ppoll` over the tasks'
-//! descriptors and an `eventfd` by which other threads (the other end of a cable) wake it.
+//! One worker can poll several tasks in turn, including both ends of one cable. A frame then crosses from host to host
+//! within the processor's cache. The worker sleeps in one `ppoll` on the tasks' descriptors and an `eventfd`. Other
+//! threads, such as the other end of a cable, wake the worker through the `eventfd`.
 
 use crate::bell::Bell;
 use crate::sys::cpu;
@@ -25,29 +25,30 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest sleep: a guard against a lost wake-up. Five hundred ports that are polled for nothing take 2 ms.
+/// Maximum sleep, a safeguard against a lost wake-up. Polling 500 idle ports takes 2 ms.
 pub const SLEEP_MAX: Duration = Duration::from_secs(10);
-/// Poll interval for a host without announcements, such as a guest whose ring has no kick.
+/// Poll interval for a host without notifications, such as a guest whose ring lacks a kick.
 pub const LOOK: Duration = Duration::from_millis(10);
-/// Timer slack of a sleep in nanoseconds: the smallest value allowed. The kernel's default of 50 us is longer than
-/// moderation delays most interrupts.
+/// Timer slack of a sleep in nanoseconds: the smallest allowed value. The kernel's default of 50 us is longer than most
+/// delays by interrupt moderation.
 const TIMER_SLACK_NS: u64 = 1;
 
-/// The time a worker polls for more before it sleeps. Polling costs a processor; a wake-up costs the guest a
-/// kick and the frame some microseconds.
+/// The time that a worker polls before it sleeps. Polling occupies a processor. A wake-up costs the guest a kick, and
+/// delays the frame by some microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Polling {
-    /// Not at all.
+    /// Never polls before a sleep.
     #[default]
     Off,
-    /// Always this long.
+    /// Always polls for this time.
     Fixed(Duration),
-    /// Not at all while frames come rarely; up to this long while they come again soon after a sleep began.
+    /// Polls for at most this time, and only while frames arrive soon after a sleep begins.
     Adaptive(Duration),
 }
 
 impl Polling {
-    /// Returns the stronger of two settings, for two ports in one thread: fixed before adaptive, then the longer time.
+    /// Returns the more demanding of two settings, for two ports in one thread. `Fixed` precedes `Adaptive`, and a
+    /// longer time precedes a shorter time.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let strength = |polling| match polling {
@@ -59,15 +60,15 @@ impl Polling {
     }
 }
 
-/// The time to poll before the next sleep. It doubles after a sleep no longer than the longest time allowed, and
-/// returns to 0 after a longer one.
+/// The time to poll before the next sleep. The adaptive time doubles after a sleep no longer than the setting's
+/// maximum, and returns to 0 after a longer sleep.
 #[derive(Clone, Copy, Debug)]
 struct PollTime {
     now: Duration,
     polling: Polling,
 }
 
-/// The first step of an adaptive poll time after 0.
+/// The smallest adaptive poll time above 0.
 const POLL_TIME_MIN: Duration = Duration::from_micros(4);
 
 impl PollTime {
@@ -76,14 +77,14 @@ impl PollTime {
         Self { now, polling }
     }
 
-    /// Adopts a poll setting; its time starts over if the setting is new.
+    /// Adopts a poll setting. A changed setting resets the poll time.
     fn follow(&mut self, polling: Polling) {
         if polling != self.polling {
             *self = Self::new(polling);
         }
     }
 
-    /// Adapts the time to a sleep that is over.
+    /// Adapts the poll time to the length of the last sleep.
     fn slept(&mut self, sleep: Duration) {
         if let Polling::Adaptive(max) = self.polling {
             let grown = (self.now * 2).max(POLL_TIME_MIN).min(max);
@@ -98,20 +99,20 @@ pub type CablePair<H> = QueuePair<H, CableEnd>;
 /// A unit of work for a worker.
 #[auto_impl::auto_impl(Box)]
 pub trait Task: Send {
-    /// Moves a batch. Returns whether anything moved.
+    /// Moves a batch of frames. Returns whether any frame moved.
     ///
     /// # Errors
-    /// [`PortError::Closed`] ends the task.
+    /// Returns an error if the port fails. [`PortError::Closed`] ends the task.
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError>;
 
-    /// Asks all sources of work to wake the task: descriptors by being readable, other threads by `waker`. The
+    /// Requests a wake-up from all sources of work: descriptors become readable, and other threads call `waker`. The
     /// worker polls once more before it sleeps.
     fn arm(&mut self, waker: &Waker);
 
-    /// Takes back what [`Task::arm`] asked for.
+    /// Cancels the wake-ups requested by [`Task::arm`].
     fn disarm(&mut self);
 
-    /// Names the events that end a sleep from `now_ns` on.
+    /// Registers the events that end a sleep starting at `now_ns`.
     fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>);
 }
 
@@ -128,7 +129,7 @@ impl<'a> Watch<'a> {
         self.fds.push(PollFd::new(fd, PollFlags::POLLIN));
     }
 
-    /// Ends the sleep when a host has something; `is_held` as in [`HostIo::watch`].
+    /// Ends the sleep when a host has frames or messages. [`HostIo::watch`] explains `is_held`.
     pub fn host(&mut self, host: &'a impl HostIo, is_held: bool, now_ns: u64) {
         host.watch(is_held, &mut |fd| self.readable(fd));
         if host.is_unannounced() {
@@ -136,7 +137,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Ends the sleep at a time, on the clock of [`Task::poll`].
+    /// Ends the sleep at `at_ns`, on the clock of [`Task::poll`].
     pub fn until(&mut self, at_ns: u64) {
         self.wake_ns = self.wake_ns.min(at_ns);
     }
@@ -165,13 +166,13 @@ impl<H: HostIo + Send, W: Line + Send> Task for QueuePair<H, W> {
         if self.wire_mut().room(now_ns) > 0 {
             watch.host(self.host(), self.is_host_held(), now_ns);
         } else if let Some(at) = self.wire().next_room_ns(now_ns) {
-            // The host waits until the wire has room again.
+            // The host's frames wait until the wire has room again.
             watch.until(at);
         }
     }
 }
 
-/// A running worker; it stops, and its thread ends, when this is dropped.
+/// A running worker. Dropping the handle stops the worker and its thread.
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
@@ -184,13 +185,13 @@ struct Shared {
     stop: AtomicBool,
     thread_id: AtomicI32,
     turns: AtomicU64,
-    /// [`NO_TASK`] between two.
+    /// The number of the task being polled; [`NO_TASK`] between two tasks, [`ASLEEP`] during a sleep.
     task: AtomicUsize,
     polling: Mutex<Polling>,
 }
 
 const NO_TASK: usize = usize::MAX;
-/// In no task, but asleep until somebody rings.
+/// The thread polls no task, and sleeps until an event or a ring of the bell.
 const ASLEEP: usize = NO_TASK - 1;
 
 impl Shared {
@@ -217,39 +218,39 @@ impl Shared {
 pub struct Pulse {
     /// Grows by one with each round over all tasks, and after each sleep.
     pub turns: u64,
-    /// It sleeps until there is something to do, for [`SLEEP_MAX`] at most.
+    /// True if the worker sleeps. A sleep ends at the next event, or after [`SLEEP_MAX`].
     pub is_asleep: bool,
-    /// The task that it drives, counted as they were given; `None` between two.
+    /// Index of the task being polled, in the order given at the start. `None` between two tasks.
     pub task: Option<usize>,
 }
 
-/// The signal that interrupts a thread in a system call. A process without this handler ignores it.
+/// The signal that interrupts a thread in a system call. A process without a handler ignores this signal.
 const INTERRUPT: Signal = Signal::SIGURG;
 
 extern "C" fn interrupted(_signal: libc::c_int) {}
 
-/// Has [`INTERRUPT`] end system calls (`EINTR`).
+/// Installs a handler, so that [`INTERRUPT`] ends system calls with `EINTR`.
 fn handle_interrupts() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let action = SigAction::new(SigHandler::Handler(interrupted), SaFlags::empty(), SigSet::empty());
-        // SAFETY: the handler does nothing.
-        // It fails only for signals that cannot be handled; this one can.
+        // SAFETY: the handler does nothing. The call fails only for signals that cannot be handled. SIGURG can be
+        // handled.
         let _ = unsafe { sigaction(INTERRUPT, &action) };
     });
 }
 
 impl Worker {
-    /// Starts a thread to drive `tasks`, on the processors `cpus` when given. The system shows 15 bytes of its
-    /// `name`. It sleeps as soon as there is nothing to do.
+    /// Starts a thread that polls `tasks`, pinned to the processors `cpus` if given. The system shows the first 15
+    /// bytes of its `name`. The thread sleeps as soon as no task has work.
     ///
     /// # Errors
-    /// Returns an error if the thread or its descriptor cannot be made.
+    /// Returns an error if the thread or the eventfd cannot be created.
     pub fn start<T: Task + 'static>(name: &str, tasks: Vec<T>, cpus: Option<Vec<usize>>) -> io::Result<Self> {
         Self::start_polling(name, tasks, cpus, Polling::Off, Sandbox::default())
     }
 
-    /// As [`Worker::start`], with polling before each sleep, in a sandbox.
+    /// Starts a worker like [`Worker::start`], in a sandbox, and with polling before each sleep.
     ///
     /// # Errors
     /// Returns the errors of [`Worker::start`].
@@ -272,10 +273,10 @@ impl Worker {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             inside.thread_id.store(nix::unistd::gettid().as_raw(), Ordering::Release);
             if let Some(cpus) = cpus {
-                // Without the processor the speed changes, not the frames.
+                // A failed pinning affects only the speed.
                 let _ = cpu::pin_current_thread(&cpus);
             }
-            // Without it sleeps end later, but no frame changes.
+            // Without the smaller slack, sleeps end later; frames are unaffected.
             let _ = set_timerslack(TIMER_SLACK_NS);
             sandbox.enter_thread(ThreadKind::Data);
             run(tasks.into_iter().enumerate().collect(), &inside, PollTime::new(polling));
@@ -283,45 +284,46 @@ impl Worker {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// The kernel's number of the thread, 0 until it runs.
+    /// Returns the kernel's id of the thread, or 0 until the thread runs.
     pub fn thread_id(&self) -> i32 {
         self.shared.thread_id.load(Ordering::Acquire)
     }
 
-    /// Returns the thread's activity now.
+    /// Returns the thread's current activity.
     pub fn pulse(&self) -> Pulse {
         let task = self.shared.task.load(Ordering::Acquire);
         let turns = self.shared.turns.load(Ordering::Relaxed);
         Pulse { turns, is_asleep: task == ASLEEP, task: Some(task).filter(|&task| task < ASLEEP) }
     }
 
-    /// Interrupts the system call that the thread waits in (`EINTR`), if any. The thread goes on in any case.
+    /// Interrupts the blocking system call of the thread, if any, with `EINTR`. The thread continues in any case.
     pub fn interrupt(&self) {
         handle_interrupts();
         let (process, thread) = (nix::unistd::getpid().as_raw(), self.thread_id());
-        // The sandbox allows only tgkill with this process' id. The number of an ended thread names none, and the
-        // kernel refuses the 0 from before the thread begins.
-        // SAFETY: the call takes its arguments by value, and the signal's handler does nothing.
+        // The sandbox allows tgkill only with this process' id. The id of an ended thread matches no thread. The kernel
+        // refuses thread id 0, the value before the thread runs. SAFETY: the call takes its arguments by value, and the
+        // signal's handler does nothing.
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, INTERRUPT as libc::c_int) };
     }
 
-    /// Has the thread make a turn soon if it sleeps, so that its tasks find a change.
+    /// Wakes the thread from a sleep, so that its tasks notice a change.
     pub fn wake(&self) {
         self.shared.bell.ring();
     }
 
-    /// Has the thread poll in this way from its next sleep on, and run on `cpus`.
+    /// Sets the thread's poll setting from its next sleep on, and pins the thread to `cpus`.
     pub fn place(&self, cpus: &[usize], polling: Polling) {
         *lock(&self.shared.polling) = polling;
         let thread = self.thread_id();
-        // Before the thread runs its id is 0, and 0 would pin the caller. It begins on the processors of its start.
+        // Before the thread runs, its id is 0, and pinning id 0 would pin the caller. The thread then keeps the
+        // processors given at its start.
         if thread != 0 {
-            // As at the start, without the processor only the speed changes.
+            // A failed pinning affects only the speed.
             let _ = cpu::pin_thread(thread, cpus);
         }
     }
 
-    /// Returns whether the thread still runs; it ends by itself when all its tasks have ended.
+    /// Returns whether the thread still runs. The thread ends when all its tasks have ended.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -331,26 +333,26 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.shared.end();
         if let Some(thread) = self.thread.take() {
-            // A panic in the thread was reported when it happened.
+            // A panic of the thread was already reported.
             let _ = thread.join();
         }
     }
 }
 
-/// Returns the nanoseconds since a moment common to all workers: both ends of a cable share this clock.
+/// Returns the nanoseconds since a start time common to all workers, so that both ends of a cable share the clock.
 pub fn clock_ns() -> u64 {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Returns this thread's processor time in nanoseconds, the measure of an interrupt's cost. Wall time would also
-/// count a woken thread that has the processor, perhaps for longer than the interrupt took. 0 if the kernel has no
-/// such clock: an interrupt then counts as free.
+/// Returns this thread's processor time in nanoseconds, which measures the cost of an interrupt. Wall time would
+/// include the run time of a woken thread that preempts this one. Returns 0 if the kernel lacks such a clock: an
+/// interrupt then counts as free.
 pub(crate) fn thread_time_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
 
-/// Drives tasks with their numbers.
+/// Polls the numbered tasks until all have ended or the worker stops.
 fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: PollTime) {
     let waker = Waker::from(Arc::clone(&shared.bell));
     let mut idle_since = None;
@@ -370,12 +372,12 @@ fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: Poll
             shared.enter(*number);
             task.arm(&waker);
         }
-        // A frame between the last poll and the arming would not have rung.
+        // A frame that arrived between the last poll and the arming did not ring the bell.
         let now_ns = clock_ns();
         if !poll_all(&mut tasks, shared, now_ns) {
             shared.enter(ASLEEP);
             sleep(&mut tasks, &shared.bell, now_ns);
-            // Before it enters a task, so that the watchdog does not report a long sleep as a stall.
+            // Count the turn before entering a task, so that the watchdog does not report a long sleep as a stall.
             shared.count_turn();
             poll_time.slept(Duration::from_nanos(clock_ns() - now_ns));
             poll_time.follow(*lock(&shared.polling));
@@ -388,8 +390,8 @@ fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: Poll
     }
 }
 
-/// Polls every task once and drops the tasks that ended. Returns whether any frame moved or a task ended: after the
-/// last one there is nothing to sleep for.
+/// Polls every task once and drops the ended tasks. Returns true if any frame moved or any task ended: without tasks
+/// the worker must not sleep.
 fn poll_all<T: Task>(tasks: &mut Vec<(usize, T)>, shared: &Shared, now_ns: u64) -> bool {
     shared.count_turn();
     let mut moved = false;

@@ -1,4 +1,4 @@
-//! Keys, and one packet at a time.
+//! AEAD ciphers of ipsec-mb, applied to one packet at a time.
 
 use super::Unavailable;
 use super::functions::{Chacha, ChachaContext, Functions, Gcm, GcmContext, GcmKey};
@@ -8,15 +8,16 @@ use std::arch::x86_64::{__m128i, _mm_set_epi64x};
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes of a ChaCha20 key.
+/// Length of a ChaCha20 key, in bytes.
 const CHACHA_KEY_LEN: usize = 32;
-/// Longest packet for AES-GCM to encrypt as a copy. For longer ones the trailer is handed over apart, by three more
-/// calls: they cost more than a copy of a frame of 1,500 bytes, and less than one of a jumbo frame.
+/// Maximum length in bytes of a packet that is copied and then encrypted in one call by AES-GCM. For a longer packet,
+/// three additional calls encrypt the trailer separately. The additional calls cost more than copying a frame of 1,500
+/// bytes, and less than copying a jumbo frame.
 const GCM_COPIED_LEN_MAX: usize = 2048;
-/// Bytes of the check packet for every cipher: some wide vectors and a part of one.
+/// Length of the check packet for every cipher, in bytes: several wide vectors and a part of a vector.
 const CHECK_LEN: usize = 333;
 
-/// The library, loaded.
+/// The loaded library.
 pub(super) struct IpsecMb {
     functions: Functions,
 }
@@ -26,7 +27,7 @@ impl IpsecMb {
         Self { functions }
     }
 
-    /// Compares one packet of every cipher with the result of `judge`.
+    /// Compares one packet of every cipher with the result of the library `judge`.
     pub(super) fn check_against(&self, judge: &dyn CipherLibrary) -> Result<(), Unavailable> {
         let algorithms = [
             (AeadAlgorithm::AesGcm(AesKey::Bits128), 16, "AES-128-GCM"),
@@ -79,24 +80,24 @@ impl CipherLibrary for IpsecMb {
             return Err(CipherFailed);
         }
         let mut aead = Box::new(GcmAead { functions: gcm, key: GcmKey::EMPTY });
-        // SAFETY: the key has the length that this function reads, and there is room for the expanded one.
+        // SAFETY: the key has the length that this function reads, and `aead.key` has room for the expanded key.
         unsafe { (gcm.expand_key)(key.as_ptr(), &raw mut aead.key) };
         Ok(aead)
     }
 }
 
-/// The bytes in one vector register, to be written from there by one store: the library loads them as
-/// one, and a load waits long for several stores.
+/// Returns the bytes in one vector register, so that one store writes them. The library loads the bytes with one load,
+/// and a load after several smaller stores stalls.
 #[inline]
 fn in_one(bits: u128) -> __m128i {
     // SAFETY: SSE2 is a part of x86-64.
     let mut vector = unsafe { _mm_set_epi64x((bits >> u64::BITS) as i64, bits as i64) };
-    // SAFETY: no instruction; it keeps the compiler from storing the halves one by one.
+    // SAFETY: the assembly contains no instruction. It prevents the compiler from storing the halves separately.
     unsafe { asm!("/* {0} */", inout(xmm_reg) vector, options(pure, nomem, nostack, preserves_flags)) };
     vector
 }
 
-/// AES-GCM under one key. It is never moved, so no copy of the key is left behind.
+/// AES-GCM with one key. The structure is never moved, so no copy of the key remains in memory.
 struct GcmAead {
     key: GcmKey,
     functions: Gcm,
@@ -109,11 +110,11 @@ impl Drop for GcmAead {
 }
 
 impl GcmAead {
-    /// Processes a whole packet in one call: from `from` to `to`, possibly the same.
+    /// Encrypts or decrypts a whole packet in one call, from `from` to `to`. Both pointers can be equal.
     ///
     /// # Safety
-    /// `len` bytes must be readable at `from` and writable at `to`; the two are the same or do not overlap. `aad_len`
-    /// bytes must be readable at `aad`.
+    /// `len` bytes must be readable at `from` and writable at `to`. Both ranges must be identical or must not overlap.
+    /// `aad_len` bytes must be readable at `aad`.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "they are the library's own")]
     unsafe fn whole(
@@ -128,11 +129,10 @@ impl GcmAead {
         tag: &mut [u8; TAG_LEN],
     ) {
         let nonce = in_one(nonce.to_bits());
-        // The context holds a value derived from key and nonce.
+        // Wipe the context: it holds a value derived from key and nonce.
         let mut context = Zeroizing::<GcmContext>::default();
-        // SAFETY: the caller answers for `from`, `to` and `aad`; the key was expanded by the same library for this
-        // length, the context is one of the library's, the nonce has its twelve bytes, and as many bytes of
-        // tag are asked for as there is room.
+        // SAFETY: the caller guarantees `from`, `to` and `aad`. The same library expanded the key for this length. The
+        // context has the library's layout, the nonce has at least twelve bytes, and the tag has `TAG_LEN` bytes.
         unsafe {
             run(
                 &raw const self.key,
@@ -150,10 +150,10 @@ impl GcmAead {
     }
 }
 
-/// The places of the clear text, its trailer and the tag.
+/// The parts of the output for the clear text, its trailer and the tag.
 type Places<'a> = (&'a mut [u8], &'a mut [u8], &'a mut [u8; TAG_LEN]);
 
-/// Splits `out` into its places; its length is the sum of all three.
+/// Splits `out` into the three parts. Fails unless the length of `out` is the sum of all three lengths.
 #[inline]
 fn places(out: &mut [u8], clear_len: usize, trailer_len: usize) -> Result<Places<'_>, CipherFailed> {
     let (body, tag) = out.split_last_chunk_mut().ok_or(CipherFailed)?;
@@ -166,7 +166,7 @@ impl Aead for GcmAead {
         let (body, tag) = packet.split_last_chunk_mut().ok_or(CipherFailed)?;
         let (bytes, body_at) = (in_one(aad.to_bits()), body.as_mut_ptr());
         let aad_at = (&raw const bytes).cast();
-        // SAFETY: body and additional data are as long as is said; the body is encrypted in place.
+        // SAFETY: body and additional data have the given lengths, and the body is encrypted in place.
         unsafe {
             self.whole(self.functions.encrypt, nonce, aad_at, aad.len(), body_at, body_at, body.len(), tag);
         }
@@ -185,8 +185,8 @@ impl Aead for GcmAead {
         let bytes = in_one(aad.to_bits());
         if rest.is_empty() {
             let (aad_at, from, to) = ((&raw const bytes).cast(), clear.as_ptr(), body.as_mut_ptr());
-            // SAFETY: `aad.len()` is the length of the additional data. The body is as long as `clear`, and does not
-            // overlap it.
+            // SAFETY: `aad.len()` is the length of the additional data. The body has the length of `clear`, and does
+            // not overlap `clear`.
             unsafe { self.whole(self.functions.encrypt, nonce, aad_at, aad.len(), from, to, clear.len(), tag) };
             return Ok(());
         }
@@ -199,9 +199,9 @@ impl Aead for GcmAead {
         let (functions, key) = (&self.functions, &raw const self.key);
         let mut context = Zeroizing::<GcmContext>::default();
         let at = &raw mut *context;
-        // SAFETY: the key was expanded by the same library for this length, the context has room, nonce and
-        // additional data have the given lengths, each part is as long as its target and does not overlap it, and the
-        // requested bytes of tag have room.
+        // SAFETY: the same library expanded the key for this length. The context has the library's layout, and nonce
+        // and additional data have the given lengths. Each part has the length of its target and does not overlap the
+        // target. The tag has `TAG_LEN` bytes.
         unsafe {
             (functions.init)(key, at, (&raw const nonce).cast(), (&raw const bytes).cast(), aad.len() as u64);
             (functions.encrypt_update)(key, at, body.as_mut_ptr(), clear.as_ptr(), clear.len() as u64);
@@ -216,7 +216,7 @@ impl Aead for GcmAead {
         let (bytes, body_at) = (in_one(aad.to_bits()), body.as_mut_ptr());
         let aad_at = (&raw const bytes).cast();
         let mut made = [0; TAG_LEN];
-        // SAFETY: body and additional data are as long as is said; the body is decrypted in place.
+        // SAFETY: body and additional data have the given lengths, and the body is decrypted in place.
         unsafe {
             self.whole(self.functions.decrypt, nonce, aad_at, aad.len(), body_at, body_at, body.len(), &mut made);
         }
@@ -226,55 +226,55 @@ impl Aead for GcmAead {
     fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed> {
         let (mut nothing, mut tag) = ([0; 1], [0; TAG_LEN]);
         let (at, encrypt) = (nothing.as_mut_ptr(), self.functions.encrypt);
-        // SAFETY: the additional data have the given length; nothing is encrypted.
+        // SAFETY: the additional data have the given length, and no byte is encrypted.
         unsafe { self.whole(encrypt, nonce, covered.as_ptr(), covered.len(), at, at, 0, &mut tag) };
         Ok(tag)
     }
 }
 
-/// ChaCha20-Poly1305 under one key.
+/// ChaCha20-Poly1305 with one key.
 struct ChachaAead {
     key: Zeroizing<[u8; CHACHA_KEY_LEN]>,
     functions: Chacha,
 }
 
-/// A packet on its way through ChaCha20-Poly1305. The context holds a key of its own: it is wiped.
+/// The state of ChaCha20-Poly1305 for one packet. The context is wiped, because it holds a key derived for the packet.
 struct ChachaPacket<'a> {
     aead: &'a ChachaAead,
     context: Zeroizing<ChachaContext>,
 }
 
 impl ChachaPacket<'_> {
-    /// Encrypts or decrypts the next part, `len` bytes from `from` to `to`, possibly the same.
+    /// Encrypts or decrypts the next `len` bytes of the packet, from `from` to `to`. Both pointers can be equal.
     ///
     /// # Safety
-    /// The bytes must be readable and writable, the same or not overlapping.
+    /// `len` bytes must be readable at `from` and writable at `to`. Both ranges must be identical or must not overlap.
     #[inline]
     unsafe fn update(&mut self, run: super::functions::ChachaUpdate, to: *mut u8, from: *const u8, len: usize) {
         let key = self.aead.key.as_ptr();
-        // SAFETY: the caller answers for the bytes; the context was set up with this key.
+        // SAFETY: the caller guarantees the ranges, and the context was initialized with this key.
         unsafe { run(key, &raw mut *self.context, to, from, len as u64) };
     }
 
     #[inline]
     fn finish(mut self, tag: &mut [u8; TAG_LEN]) {
         let finalize = self.aead.functions.finalize;
-        // SAFETY: the context was set up; as many bytes of tag are asked for as there is room.
+        // SAFETY: the context was initialized, and the tag has `TAG_LEN` bytes.
         unsafe { finalize(&raw mut *self.context, tag.as_mut_ptr(), TAG_LEN as u64) };
     }
 }
 
 impl ChachaAead {
-    /// Begins a packet with `aad_len` bytes of additional data.
+    /// Starts a packet with `aad_len` bytes of additional data.
     ///
     /// # Safety
-    /// The bytes must be readable.
+    /// `aad_len` bytes must be readable at `aad`.
     unsafe fn begin(&self, nonce: Nonce, aad: *const u8, aad_len: usize) -> ChachaPacket<'_> {
         let mut packet = ChachaPacket { aead: self, context: Zeroizing::default() };
         let nonce = in_one(nonce.to_bits());
         let (key, context) = (self.key.as_ptr(), &raw mut *packet.context);
-        // SAFETY: the caller answers for the additional data; key, context and nonce have the lengths that the
-        // library expects.
+        // SAFETY: the caller guarantees the additional data. Key, context and nonce have the lengths expected by the
+        // library.
         unsafe { (self.functions.init)(key, context, (&raw const nonce).cast(), aad, aad_len as u64) };
         packet
     }
@@ -282,7 +282,7 @@ impl ChachaAead {
     #[inline]
     fn begin_with(&self, nonce: Nonce, aad: Aad) -> ChachaPacket<'_> {
         let bytes = in_one(aad.to_bits());
-        // SAFETY: additional data have at most the sixteen bytes of the vector.
+        // SAFETY: the additional data have at most sixteen bytes, the length of the vector.
         unsafe { self.begin(nonce, (&raw const bytes).cast(), aad.len()) }
     }
 }
@@ -307,7 +307,7 @@ impl Aead for ChachaAead {
     ) -> Result<(), CipherFailed> {
         let (body, rest, tag) = places(out, clear.len(), trailer.len())?;
         let (mut on_its_way, run) = (self.begin_with(nonce, aad), self.functions.encrypt_update);
-        // SAFETY: each part is as long as its target, and does not overlap it.
+        // SAFETY: each part has the length of its target and does not overlap the target.
         unsafe {
             on_its_way.update(run, body.as_mut_ptr(), clear.as_ptr(), clear.len());
             on_its_way.update(run, rest.as_mut_ptr(), trailer.as_ptr(), trailer.len());

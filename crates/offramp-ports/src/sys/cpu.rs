@@ -1,4 +1,4 @@
-//! Processors: the existing ones, those allowed to a thread, and their time used.
+//! Processors: allowed processors of a thread, pinning, priority, and used processor time.
 
 use std::io;
 
@@ -9,37 +9,37 @@ use nix::unistd::Pid;
 
 use super::SysError;
 
-/// The calling thread, as an argument.
+/// The thread id argument for the calling thread.
 const THIS_THREAD: Pid = Pid::from_raw(0);
-/// The lowest priority. `/proc/stat` counts such threads as `nice`, apart from other programs.
+/// The lowest priority. `/proc/stat` counts threads of this priority as `nice`, separate from other threads.
 const NICEST: libc::c_int = 19;
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// Kernel clock of a thread's processor time: the complement of its id shifted by three, with
-/// `CPUCLOCK_PERTHREAD_MASK` and `CPUCLOCK_SCHED` (Linux `include/linux/posix-timers_types.h`).
+/// Low bits of the clock id for a thread's processor time: `CPUCLOCK_PERTHREAD_MASK` and `CPUCLOCK_SCHED`. The high
+/// bits are the complement of the thread id, shifted by three (Linux `include/linux/posix-timers_types.h`).
 const CLOCK_OF_THREAD: libc::clockid_t = 4 | 2;
-/// Largest number of a thread or process (Linux `PID_MAX_LIMIT`). A larger one would not fit into the
-/// number of a clock, and 0 would mean the caller.
+/// Largest id of a thread or process (Linux `PID_MAX_LIMIT`). A larger id would not fit into a clock id, and 0 would
+/// mean the caller.
 const PID_MAX: i32 = 1 << 22;
 
-/// Returns the processors allowed to the calling thread, ascending.
+/// Returns the processors allowed to the calling thread, in ascending order.
 pub fn online() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(THIS_THREAD) else {
-        // A machine with more processors than the set can hold.
+        // The machine has more processors than the set can hold.
         return (0..std::thread::available_parallelism().map_or(1, usize::from)).collect();
     };
     (0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()
 }
 
-/// Keeps the calling thread, and the threads started by it, on these processors.
+/// Pins the calling thread, and threads started later by it, to these processors.
 ///
 /// # Errors
-/// Returns an error if none of them exists or may be used, or a number is out of range.
+/// Returns an error if none of the processors exists and is allowed, or a number is out of range.
 pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
     pin_thread(THIS_THREAD.as_raw(), cpus)
 }
 
-/// As [`pin_current_thread`], for any thread of this process by its number.
+/// Pins any thread of this process, given by its id, like [`pin_current_thread`].
 ///
 /// # Errors
 /// Returns the errors of [`pin_current_thread`], and an error if there is no such thread.
@@ -49,7 +49,7 @@ pub fn pin_thread(thread: i32, cpus: &[usize]) -> io::Result<()> {
         .map_err(|e| SysError::new(format!("pinning to processors {cpus:?}"), e).into())
 }
 
-/// Returns a set of processor numbers as the kernel takes it.
+/// Returns a set of processor numbers in the kernel's format.
 pub(super) fn cpu_set(cpus: &[usize]) -> io::Result<CpuSet> {
     let mut set = CpuSet::new();
     for &cpu in cpus {
@@ -58,27 +58,27 @@ pub(super) fn cpu_set(cpus: &[usize]) -> io::Result<CpuSet> {
     Ok(set)
 }
 
-/// Lets the calling thread run only when nothing else wants to (`SCHED_IDLE`, nice 19).
+/// Lets the calling thread run only on an otherwise idle processor (`SCHED_IDLE`, nice 19).
 ///
 /// # Errors
 /// Returns an error if the kernel refuses.
 pub fn set_idle_priority() -> io::Result<()> {
-    // SAFETY: setpriority takes its arguments by value; 0 is the calling thread on Linux.
+    // SAFETY: setpriority takes its arguments by value. On Linux, 0 is the calling thread.
     let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICEST) };
     let priority: libc::c_int = 0;
-    // musl refuses sched_setscheduler(2), so this goes by its number. The kernel's `sched_param` is one int.
-    // SAFETY: the kernel reads one int, which lives through the call; 0 is the calling thread.
+    // musl refuses sched_setscheduler(2), so the system call is made by number. The kernel's `sched_param` is one int.
+    // SAFETY: the kernel reads one int, which lives through the call. The id 0 is the calling thread.
     let idle = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_IDLE, &raw const priority) };
     Errno::result(idle.min(nice.into())).map_err(|e| SysError::new("giving a thread idle priority", e))?;
     Ok(())
 }
 
-/// Returns the calling thread's number, for [`thread_cpu_ns_of`] and `/proc`.
+/// Returns the calling thread's id, for [`thread_cpu_ns_of`] and `/proc`.
 pub fn current_thread() -> i32 {
     nix::unistd::gettid().as_raw()
 }
 
-/// Returns the processor time of a thread of this process since it began, in nanoseconds.
+/// Returns the processor time used by a thread of this process since its start, in nanoseconds.
 ///
 /// # Errors
 /// Returns an error if there is no such thread in this process.
@@ -89,7 +89,7 @@ pub fn thread_cpu_ns_of(thread: i32) -> io::Result<u64> {
         .map_err(|e| SysError::new(format!("reading the processor time of thread {thread}"), e).into())
 }
 
-/// Returns the processor time of all threads of another process since it began, in nanoseconds.
+/// Returns the processor time used by all threads of another process since its start, in nanoseconds.
 ///
 /// # Errors
 /// Returns an error if there is no such process.
@@ -100,7 +100,7 @@ pub fn process_cpu_ns_of(process: i32) -> io::Result<u64> {
         .map_err(|e| SysError::new(format!("reading the processor time of process {process}"), e).into())
 }
 
-/// Returns the number, if a thread or process may have it.
+/// Returns `pid` if it is in the range of thread and process ids.
 fn known(pid: i32) -> nix::Result<i32> {
     if (1..=PID_MAX).contains(&pid) { Ok(pid) } else { Err(Errno::ESRCH) }
 }

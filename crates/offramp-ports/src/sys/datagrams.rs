@@ -1,5 +1,5 @@
-//! UDP datagrams out of an interface; it needs neither address, route nor neighbour. Linux sends to a multicast group
-//! on the interface of a bound socket, from any address if the socket is transparent.
+//! UDP datagrams sent on an interface without address, route or neighbour. Linux sends to a multicast group on the
+//! interface to which the socket is bound. A transparent socket can use any source address.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -10,12 +10,14 @@ use nix::sys::socket::{
     sockopt,
 };
 
-/// Sends `payload` out of an interface of the calling thread's namespace, to the multicast group `to` and from `from`,
-/// not necessarily an address of this machine. The kernel segments it into datagrams of `size` bytes (`UDP_SEGMENT`).
+/// Sends `payload` on an interface in the calling thread's namespace, from `from` to the multicast group `to`. The
+/// source need not be an address of this machine. If `size` is given, the kernel segments the payload into datagrams of
+/// `size` bytes (`UDP_SEGMENT`).
 ///
 /// # Errors
-/// Returns an error if there is no such interface, the process has neither `CAP_NET_RAW` nor `CAP_NET_ADMIN`, or the
-/// kernel refuses: IPv6 is off on the interface (`ENETUNREACH`), or before Linux 6.11 it computes no checksums (`EIO`).
+/// Returns an error if there is no such interface, or the process has neither `CAP_NET_RAW` nor `CAP_NET_ADMIN`. The
+/// kernel returns `ENETUNREACH` if IPv6 is off on the interface. Before Linux 6.11, the kernel returns `EIO` if the
+/// interface does not compute checksums.
 pub fn send_to_group(
     interface: &str,
     from: SocketAddr,
@@ -29,18 +31,18 @@ pub fn send_to_group(
     setsockopt(&fd, sockopt::BindToDevice, &interface.into())?;
     if from.is_ipv4() {
         setsockopt(&fd, sockopt::IpTransparent, &true)?;
-        // Without it a super-frame longer than the MTU has no DF.
+        // Without this option, a super-frame longer than the MTU lacks DF.
         set(fd.as_fd(), libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
     } else {
         set(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_TRANSPARENT, 1)?;
-        // Flow label and traffic class are those of the destination.
+        // Take flow label and traffic class from the destination address.
         set(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_FLOWINFO_SEND, 1)?;
     }
     if let Some(size) = size {
         setsockopt(&fd, sockopt::UdpGsoSegment, &size.into())?;
     }
     bind(fd.as_raw_fd(), &SockaddrStorage::from(from))?;
-    // If the machine has no address at all, bind(2) leaves the source open.
+    // If the machine has no address, bind(2) does not fix the source address.
     let packet_info = match from {
         SocketAddr::V4(v4) => Some(libc::in_pktinfo {
             ipi_ifindex: 0,

@@ -1,5 +1,5 @@
-//! Features, driver and speed of an interface in the calling thread's namespace, by the ioctl behind
-//! ethtool(8) (Linux `include/uapi/linux/ethtool.h`).
+//! Features, driver, interrupt coalescing and receive hash of an interface in the calling thread's namespace, through
+//! the ioctl of ethtool(8) (Linux `include/uapi/linux/ethtool.h`).
 
 use std::io;
 use std::net::UdpSocket;
@@ -7,54 +7,55 @@ use std::os::fd::AsRawFd;
 
 use super::{SysError, link};
 
-/// `ETHTOOL_GDRVINFO`: the driver.
+/// `ETHTOOL_GDRVINFO`: reads the driver's name and version.
 const GET_DRIVER: u32 = 0x03;
-/// `ETHTOOL_GCOALESCE` and `ETHTOOL_SCOALESCE`: when the driver's card interrupts.
+/// `ETHTOOL_GCOALESCE` and `ETHTOOL_SCOALESCE`: read and set interrupt coalescing.
 const GET_COALESCE: u32 = 0x0e;
 const SET_COALESCE: u32 = 0x0f;
-/// `ETHTOOL_GSTRINGS`: the names of a set.
+/// `ETHTOOL_GSTRINGS`: reads the names in a string set.
 const GET_STRINGS: u32 = 0x1b;
-/// `ETHTOOL_GRXFH`: the hashed header fields of a kind of packet.
+/// `ETHTOOL_GRXFH`: reads the hashed header fields for a kind of packet.
 const GET_HASH_FIELDS: u32 = 0x29;
-/// `ETHTOOL_GRXRINGS`: the number of receive queues.
+/// `ETHTOOL_GRXRINGS`: reads the number of receive queues.
 const GET_RX_QUEUES: u32 = 0x2d;
-/// `ETHTOOL_GRSSH`: hash function, key and indirection table.
+/// `ETHTOOL_GRSSH`: reads hash function, key and indirection table.
 const GET_RX_HASH: u32 = 0x46;
-/// `ETHTOOL_GSSET_INFO`: the number of names in a set.
+/// `ETHTOOL_GSSET_INFO`: reads the number of names in a string set.
 const GET_SET_SIZE: u32 = 0x37;
-/// `ETHTOOL_GFEATURES`: the state of all features.
+/// `ETHTOOL_GFEATURES`: reads the state of all features.
 const GET_FEATURES: u32 = 0x3a;
 /// `ETHTOOL_SFEATURES`: switches features.
 const SET_FEATURES: u32 = 0x3b;
-/// `ETH_SS_FEATURES`: the set of the features' names.
+/// `ETH_SS_FEATURES`: the string set with the names of the features.
 const FEATURE_NAMES: u32 = 4;
-/// `ETH_GSTRING_LEN`: bytes of one name.
+/// `ETH_GSTRING_LEN`: length of one name, in bytes.
 const STRING_LEN: usize = 32;
-/// 32-bit words of `struct ethtool_drvinfo`.
+/// Length of `struct ethtool_drvinfo`, in 32-bit words.
 const DRIVER_WORDS: usize = 196 / 4;
-/// 32-bit words of `struct ethtool_coalesce`, and the indexes of time, frames, and the driver's adaptation of both.
+/// Length of `struct ethtool_coalesce` in 32-bit words, and the indexes of its fields for time, frames and adaptive
+/// coalescing.
 const COALESCE_WORDS: usize = 23;
 const RX_USECS: usize = 1;
 const RX_FRAMES: usize = 2;
 const TX_FRAMES: usize = 6;
 const ADAPTIVE_RX: usize = 10;
-/// `ETHTOOL_F_UNSUPPORTED`: an unchangeable feature was among them.
+/// `ETHTOOL_F_UNSUPPORTED`: the request contained a feature that cannot be changed.
 const F_UNSUPPORTED: i32 = 1;
-/// `ETHTOOL_F_WISH`: a feature did not take the requested state, because of another.
+/// `ETHTOOL_F_WISH`: a feature did not change to the requested state because of another feature.
 const F_WISH: i32 = 2;
 
-/// 32-bit words of `struct ethtool_rxfh` without its table and key.
+/// Length of `struct ethtool_rxfh` without table and key, in 32-bit words.
 const RX_HASH_WORDS: usize = 6;
-/// 32-bit words of `struct ethtool_rxnfc`.
+/// Length of `struct ethtool_rxnfc`, in 32-bit words.
 const RXNFC_WORDS: usize = 192 / 4;
 /// `RXH_IP_SRC` and `RXH_IP_DST`: the addresses are hashed.
 pub const HASHED_ADDRESSES: u64 = 1 << 4 | 1 << 5;
-/// `RXH_L4_B_0_1` and `RXH_L4_B_2_3`: the ports are.
+/// `RXH_L4_B_0_1` and `RXH_L4_B_2_3`: the ports are hashed.
 pub const HASHED_PORTS: u64 = 1 << 6 | 1 << 7;
-/// `ETH_RSS_HASH_TOP`: Toeplitz.
+/// `ETH_RSS_HASH_TOP`: the Toeplitz hash function.
 pub const HASH_TOEPLITZ: u8 = 1;
 
-/// A kind of packet with the same hashed fields (`TCP_V4_FLOW`, …).
+/// A kind of packet for which the hashed fields can be set (`TCP_V4_FLOW`, …).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FlowKind {
@@ -68,12 +69,12 @@ pub enum FlowKind {
     Udp6 = 6,
 }
 
-/// The spread of an interface's received frames over its queues.
+/// The distribution of an interface's received frames over its queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RxHash {
-    /// The hash function, [`HASH_TOEPLITZ`] or another; 0 when the driver does not say.
+    /// The hash function, such as [`HASH_TOEPLITZ`]. 0 if the driver does not report a function.
     pub function: u8,
-    /// The transformation of the fields before the hash (since Linux 6.8); 0 for none.
+    /// The transformation of the fields before the hash (since Linux 6.8). 0 if the fields are not transformed.
     pub transform: u8,
     /// The key of the hash.
     pub key: Vec<u8>,
@@ -102,7 +103,7 @@ struct Word {
 pub struct DriverInfo {
     /// The driver's name (`tun`, `veth`, `virtio_net`, …).
     pub driver: String,
-    /// Its version, or the kernel's.
+    /// The version of the driver, or of the kernel.
     pub version: String,
     /// The adapter's firmware, often empty.
     pub firmware: String,
@@ -123,17 +124,17 @@ impl Features {
         state.map_err(|e| SysError::new(format!("reading the features of interface \"{name}\""), e))
     }
 
-    /// Returns the names of all features known to this kernel (`tx-checksum-ip-generic`, `rx-gro`, …).
+    /// Returns the names of all features of this kernel (`tx-checksum-ip-generic`, `rx-gro`, …).
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str).filter(|n| !n.is_empty())
     }
 
-    /// Returns whether the feature is on; `None` when the kernel does not know it.
+    /// Returns whether the feature is on. Returns `None` if the kernel lacks the feature.
     pub fn active(&self, feature: &str) -> Option<bool> {
         self.bit(feature, |word| word.active)
     }
 
-    /// Returns whether the user asked for the feature; it is on only if nothing stands against it.
+    /// Returns whether the user requested the feature. A requested feature is off if another feature prevents it.
     pub fn requested(&self, feature: &str) -> Option<bool> {
         self.bit(feature, |word| word.requested)
     }
@@ -149,11 +150,12 @@ impl Features {
     }
 }
 
-/// Switches features of an interface; all at once, as one may depend on another.
+/// Switches features of an interface. The features are switched in one request, because a feature can depend on
+/// another.
 ///
 /// # Errors
-/// Returns an error if there is no such interface or feature, or a feature did not take the state (it is fixed, or
-/// another stands against it).
+/// Returns an error if there is no such interface or feature, or a feature did not change. A feature does not change if
+/// it is fixed or another feature prevents the change.
 pub fn set_features(name: &str, wanted: &[(&str, bool)]) -> Result<(), SysError> {
     let text = || format!("switching {} of interface \"{name}\"", describe(wanted));
     let names = feature_names(name).map_err(|e| SysError::new(text(), e))?;
@@ -176,26 +178,26 @@ pub fn set_features(name: &str, wanted: &[(&str, bool)]) -> Result<(), SysError>
     }
 }
 
-/// Has the interface interrupt for received frames after `usecs` microseconds or `frames` frames, whichever comes
-/// first.
+/// Sets interrupt coalescing for received frames: an interrupt after `usecs` microseconds or `frames` frames, whichever
+/// is first.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or its driver does not take it (`EOPNOTSUPP`).
+/// Returns an error if there is no such interface, or its driver refuses the setting (`EOPNOTSUPP`).
 pub fn set_rx_coalescing(name: &str, usecs: u32, frames: u32) -> Result<(), SysError> {
     let fixed = [(RX_USECS, usecs), (RX_FRAMES, frames), (ADAPTIVE_RX, 0)];
     set_coalescing(name, &fixed).map_err(|e| SysError::new(format!("setting when interface \"{name}\" interrupts"), e))
 }
 
-/// Has the interface's driver adapt to the load when it is interrupted for received frames (DIM, `adaptive-rx on`).
+/// Turns on adaptive coalescing of receive interrupts in the interface's driver (DIM, `adaptive-rx on`).
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or its driver does not adapt (`EOPNOTSUPP`).
+/// Returns an error if there is no such interface, or its driver lacks adaptive coalescing (`EOPNOTSUPP`).
 pub fn set_adaptive_rx(name: &str) -> Result<(), SysError> {
     set_coalescing(name, &[(ADAPTIVE_RX, 1)])
         .map_err(|e| SysError::new(format!("setting adaptive-rx of interface \"{name}\""), e))
 }
 
-/// Sets these words of `struct ethtool_coalesce`; the others stay.
+/// Sets the given words of `struct ethtool_coalesce`. The other words do not change.
 fn set_coalescing(name: &str, words: &[(usize, u32)]) -> io::Result<()> {
     let mut request = vec![0; COALESCE_WORDS];
     request[0] = GET_COALESCE;
@@ -204,7 +206,7 @@ fn set_coalescing(name: &str, words: &[(usize, u32)]) -> io::Result<()> {
     for (at, value) in words {
         request[*at] = *value;
     }
-    // virtio_net of Linux 6.1 reports 0, but refuses it while the interface is up (`EBUSY`).
+    // virtio_net in Linux 6.1 reports the value 0, but refuses 0 while the interface is up (`EBUSY`).
     request[TX_FRAMES] = request[TX_FRAMES].max(1);
     call(name, &mut request).map(drop)
 }
@@ -222,10 +224,10 @@ pub fn driver_info(name: &str) -> Result<DriverInfo, SysError> {
     Ok(DriverInfo { driver: text(0), version: text(1), firmware: text(2), bus: text(3) })
 }
 
-/// Returns the spread of received frames over the interface's queues.
+/// Returns the distribution of received frames over the interface's queues.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or its driver does not say (`EOPNOTSUPP`).
+/// Returns an error if there is no such interface, or its driver does not report the hash (`EOPNOTSUPP`).
 pub fn rx_hash(name: &str) -> Result<RxHash, SysError> {
     let read = || -> io::Result<RxHash> {
         let mut request = vec![0; RX_HASH_WORDS];
@@ -243,18 +245,18 @@ pub fn rx_hash(name: &str) -> Result<RxHash, SysError> {
     read().map_err(|e| SysError::new(format!("reading the hash of received frames of interface \"{name}\""), e))
 }
 
-/// Returns the hashed header fields, [`HASHED_ADDRESSES`] and others (`RXH_…`).
+/// Returns the hashed header fields: [`HASHED_ADDRESSES`] and other bits `RXH_…`.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or its driver does not say.
+/// Returns an error if there is no such interface, or its driver does not report the value.
 pub fn rx_hash_fields(name: &str, kind: FlowKind) -> Result<u64, SysError> {
     rxnfc(name, GET_HASH_FIELDS, kind as u32, "the hashed fields")
 }
 
-/// The number of receive queues.
+/// Returns the number of receive queues.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or its driver does not say.
+/// Returns an error if there is no such interface, or its driver does not report the value.
 pub fn rx_queues(name: &str) -> Result<u64, SysError> {
     rxnfc(name, GET_RX_QUEUES, 0, "the receive queues")
 }
@@ -268,7 +270,7 @@ fn rxnfc(name: &str, command: u32, flow_type: u32, what: &str) -> Result<u64, Sy
     Ok(u64::from_ne_bytes([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]))
 }
 
-/// Returns the names of all features in the order of their bits; unused bits have an empty name.
+/// Returns the names of all features in the order of their bits. Unused bits have an empty name.
 fn feature_names(name: &str) -> io::Result<Vec<String>> {
     let count = feature_count(name)?;
     let mut request = vec![0; 3 + count * STRING_LEN / 4];
@@ -295,13 +297,13 @@ fn feature_words(name: &str, features: usize) -> io::Result<Vec<Word>> {
     Ok(request[2..].chunks_exact(4).map(word).collect())
 }
 
-/// Returns word and bit of a feature.
+/// Returns the word index and the bit of a feature.
 fn position(names: &[String], feature: &str) -> Option<(usize, u32)> {
     let at = names.iter().position(|n| n == feature)?;
     Some((at / 32, 1 << (at % 32)))
 }
 
-/// `struct ifreq` as `SIOCETHTOOL` reads it: a name and a pointer.
+/// `struct ifreq` in the layout read by `SIOCETHTOOL`: a name and a pointer.
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
@@ -311,10 +313,10 @@ struct Request {
 
 const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
 
-/// Spare words behind every request, should a kernel write more than its documented structure.
+/// Number of spare words after every request, in case a kernel writes more than its documented structure.
 const SPARE_WORDS: usize = 256;
 
-/// Makes one call: the kernel reads and writes the command `data`; its first word is the command's number.
+/// Makes one ethtool call. The kernel reads and writes `data`, which starts with the command number.
 fn call(name: &str, data: &mut Vec<u32>) -> io::Result<i32> {
     if !link::is_valid_name(name) {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -324,10 +326,10 @@ fn call(name: &str, data: &mut Vec<u32>) -> io::Result<i32> {
     data.resize(len + SPARE_WORDS, 0);
     let mut request = Request { name: [0; libc::IFNAMSIZ], data: data.as_mut_ptr(), rest: [0; _] };
     request.name[..name.len()].copy_from_slice(name.as_bytes());
-    // SAFETY: SIOCETHTOOL reads one `struct ifreq` (size asserted above) and writes the structure of
-    // the command at its pointer. Each caller sized `data` for its command. The counts of names and features are
-    // constants of the running kernel, read from it just before. The kernel writes the link mode masks, and the table
-    // and key of the hash, only when the announced sizes are right.
+    // SAFETY: SIOCETHTOOL reads one `struct ifreq` (size asserted above) and writes the structure of the command at its
+    // pointer. Each caller sized `data` for its command. The counts of names and features are constants of the running
+    // kernel and were just read. The kernel writes the table and the key of the hash only if the announced sizes are
+    // right.
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     data.truncate(len);
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(outcome) }

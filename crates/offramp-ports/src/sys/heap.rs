@@ -1,15 +1,16 @@
-//! The C library's treatment of large blocks.
+//! Allocation of large blocks in the C library.
 
-/// Length in bytes of the smallest block with a mapping of its own.
+/// Length in bytes of the smallest block that gets a separate mapping.
 #[cfg(target_env = "gnu")]
 const MAPPED_LEN: libc::c_int = 64 * 1024;
 
-/// Gives each large block a mapping of its own, for good: it takes memory as it is touched, and returns it when freed.
-/// By default glibc raises this limit to the largest freed block (`mallopt(3)`). A port opened after another was closed
-/// would then have its whole coalescer zeroed by hand, 4 MiB.
+/// Makes the allocator use a separate mapping for each large block, permanently. Such a block occupies memory only when
+/// touched, and returns the memory when freed. By default, glibc raises this limit to the size of the largest freed
+/// block (`mallopt(3)`). A port opened after another port was closed would then zero its whole coalescer of 4 MiB
+/// explicitly.
 pub fn map_large_blocks() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: mallopt takes numbers; it runs before other threads allocate, and an answer of 0 changes nothing.
+    // SAFETY: mallopt takes numbers and runs before other threads allocate. A result of 0 means that nothing changed.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_LEN);
     }

@@ -18,31 +18,32 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::{NetNs, SysError, netlink};
 
-/// Longest interface name in bytes (`IFNAMSIZ` less its zero byte).
+/// Maximum length of an interface name in bytes (`IFNAMSIZ` without the terminating zero).
 pub const NAME_LEN_MAX: usize = libc::IFNAMSIZ - 1;
 
 type Result<T> = std::result::Result<T, SysError>;
 
-/// The kernel's counters of an interface since it was made. `rx` counts frames *into* the host.
+/// The kernel's counters of an interface since its creation. `rx` counts frames *into* the host.
 pub use netlink_packet_route::link::Stats64;
 
-/// Returns whether Linux takes `name` for an interface: 1 to 15 bytes, no space, `/`, `:` or `%`.
+/// Returns whether `name` is a valid interface name in Linux: 1 to 15 bytes without space, `/`, `:` and `%`.
 pub fn is_valid_name(name: &str) -> bool {
     let forbidden = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
     (1..=NAME_LEN_MAX).contains(&name.len()) && name != "." && name != ".." && !name.contains(forbidden)
 }
 
-/// A watch on an interface's carrier, in the namespace of its maker's thread.
+/// A watch on an interface's carrier, in the namespace of the creating thread.
 #[derive(Debug)]
 pub struct CarrierWatch {
     name: String,
-    /// Receives a message at every change of an interface. The messages are not read: the state is asked for.
+    /// Receives a message at every change of an interface. The messages are discarded, and the state is queried
+    /// instead.
     news: Socket,
     was_polled: bool,
 }
 
 impl CarrierWatch {
-    /// Watches the interface with this name. It need not exist yet.
+    /// Watches the interface with this name. The interface need not exist yet.
     ///
     /// # Errors
     /// Returns an error if netlink is refused.
@@ -57,8 +58,9 @@ impl CarrierWatch {
         Ok(Self { name: name.to_owned(), news, was_polled: false })
     }
 
-    /// Returns whether the interface is up and has its carrier (`IFF_RUNNING`), if this may have changed since the last
-    /// call. A deleted one has none. Call it in the namespace of the watch's maker.
+    /// Returns whether the interface is up and has a carrier (`IFF_RUNNING`). Returns `None` if the state cannot have
+    /// changed since the last call. A deleted interface has no carrier. Call this function in the namespace in which
+    /// the watch was created.
     pub fn poll(&mut self) -> Option<bool> {
         let may_have_changed = self.take_news() || !self.was_polled;
         self.was_polled = true;
@@ -66,11 +68,12 @@ impl CarrierWatch {
         may_have_changed.then(|| get(&self.name).is_ok_and(is_running))
     }
 
-    /// Empties the socket. Returns whether there was anything, including messages without room (`ENOBUFS`).
+    /// Discards all queued messages. Returns whether the socket had any message, including messages dropped for lack of
+    /// room (`ENOBUFS`).
     fn take_news(&mut self) -> bool {
         let mut has_any = false;
         loop {
-            // The kernel truncates a longer message; nobody reads it.
+            // The kernel truncates a longer message, which is discarded anyway.
             let mut datagram = [0; 64];
             match self.news.recv(&mut &mut datagram[..], 0) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return has_any,
@@ -83,12 +86,12 @@ impl CarrierWatch {
 
 impl AsFd for CarrierWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the socket keeps its descriptor open for as long as `self` is.
+        // SAFETY: the socket keeps its descriptor open as long as `self` exists.
         unsafe { BorrowedFd::borrow_raw(self.news.as_raw_fd()) }
     }
 }
 
-/// The interface's index.
+/// Returns the interface's index.
 ///
 /// # Errors
 /// Returns an error if there is no such interface (`ENODEV`).
@@ -96,7 +99,7 @@ pub fn index(name: &str) -> Result<u32> {
     Ok(get(name)?.header.index)
 }
 
-/// The names of all interfaces.
+/// Returns the names of all interfaces.
 ///
 /// # Errors
 /// Returns an error if netlink is refused.
@@ -119,7 +122,7 @@ pub fn list() -> Result<Vec<String>> {
 /// Brings the interface up.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or no privilege.
+/// Returns an error if there is no such interface, or the privilege is missing.
 pub fn set_up(name: &str) -> Result<()> {
     set_flags(name, LinkFlags::Up, LinkFlags::Up, "bringing up")
 }
@@ -127,15 +130,15 @@ pub fn set_up(name: &str) -> Result<()> {
 /// Takes the interface down.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or no privilege.
+/// Returns an error if there is no such interface, or the privilege is missing.
 pub fn set_down(name: &str) -> Result<()> {
     set_flags(name, LinkFlags::empty(), LinkFlags::Up, "taking down")
 }
 
-/// Sets the MTU (bytes of IP).
+/// Sets the MTU, in bytes of the IP packet.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or its driver does not take this MTU (`EINVAL`).
+/// Returns an error if there is no such interface, or its driver refuses this MTU (`EINVAL`).
 pub fn set_mtu(name: &str, mtu: u32) -> Result<()> {
     set_attribute(name, LinkAttribute::Mtu(mtu), &format!("setting MTU {mtu} on"))
 }
@@ -143,12 +146,12 @@ pub fn set_mtu(name: &str, mtu: u32) -> Result<()> {
 /// Sets the Ethernet address.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or the address is a group's (`EADDRNOTAVAIL`).
+/// Returns an error if there is no such interface, or the address is a group address (`EADDRNOTAVAIL`).
 pub fn set_mac(name: &str, mac: [u8; 6]) -> Result<()> {
     set_attribute(name, LinkAttribute::Address(mac.to_vec()), "setting the Ethernet address of")
 }
 
-/// Sets the maximum frames in the interface's queue on the way out of the host.
+/// Sets the maximum number of frames in the interface's transmit queue.
 ///
 /// # Errors
 /// Returns an error if there is no such interface.
@@ -156,11 +159,11 @@ pub fn set_tx_queue_len(name: &str, frames: u32) -> Result<()> {
     set_attribute(name, LinkAttribute::TxQueueLen(frames), &format!("setting queue length {frames} on"))
 }
 
-/// The limit for TCP to send one frame at a time, see [`set_gso_segs_max`].
+/// The limit that makes TCP send one frame at a time. See [`set_gso_segs_max`].
 pub const GSO_ONE_FRAME: u32 = 1;
 
-/// Returns the most segments of a super-frame from the host's TCP for this interface; `None` when the kernel does not
-/// say.
+/// Returns the maximum number of segments in a super-frame from the host's TCP for this interface. Returns `None` if
+/// the kernel does not report the limit.
 ///
 /// # Errors
 /// Returns an error if there is no such interface.
@@ -168,15 +171,16 @@ pub fn gso_segs_max(name: &str) -> Result<Option<u32>> {
     attribute(name, |attribute| if let LinkAttribute::GsoMaxSegs(segs) = attribute { Some(segs) } else { None })
 }
 
-/// Sets the most segments of one super-frame from the host's TCP; connections made from now on
-/// keep to it.
+/// Sets the maximum number of segments in a super-frame from the host's TCP. The limit applies to connections opened
+/// later.
 ///
-/// Since Linux 4.17 TCP builds super-frames whatever `tx-generic-segmentation` says (`sk_setup_caps` in
-/// `net/core/sock.c`): with this feature off the kernel still segments them just above the driver. Only a limit of one
-/// segment makes the host send one frame at a time.
+/// Since Linux 4.17, TCP builds super-frames regardless of `tx-generic-segmentation` (`sk_setup_caps` in
+/// `net/core/sock.c`). With that feature off, the kernel segments super-frames just before the driver. Only a limit of
+/// one segment makes the host send one frame at a time.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, no privilege, or the kernel does not take the limit (`EINVAL`).
+/// Returns an error if there is no such interface, the privilege is missing, or the kernel refuses the limit
+/// (`EINVAL`).
 pub fn set_gso_segs_max(name: &str, segs: u32) -> Result<()> {
     set_attribute(name, LinkAttribute::GsoMaxSegs(segs), &format!("setting the GSO limit {segs} on"))
 }
@@ -184,33 +188,34 @@ pub fn set_gso_segs_max(name: &str, segs: u32) -> Result<()> {
 /// Makes the interface a port of a bridge.
 ///
 /// # Errors
-/// Returns an error if one of them does not exist, or `bridge` is none.
+/// Returns an error if an interface does not exist, or `bridge` is not a bridge.
 pub fn set_master(name: &str, bridge: &str) -> Result<()> {
     let master = index(bridge)?;
     set_attribute(name, LinkAttribute::Controller(master), &format!("adding to bridge \"{bridge}\" the"))
 }
 
-/// Moves the interface into another namespace. It goes down and loses its addresses.
+/// Moves the interface into another namespace. The kernel takes the interface down and removes its addresses.
 ///
 /// # Errors
-/// Returns an error if there is no such interface here, or one with its name there (`EEXIST`).
+/// Returns an error if there is no such interface, or the other namespace has an interface with the same name
+/// (`EEXIST`).
 pub fn move_to(name: &str, ns: &NetNs) -> Result<()> {
     set_attribute(name, LinkAttribute::NetNsFd(ns.as_fd().as_raw_fd()), "moving to another namespace the")
 }
 
-/// Makes a bridge. It floods multicast as a plain switch does.
+/// Creates a bridge. The bridge floods multicast, like a switch without multicast snooping.
 ///
 /// # Errors
-/// Returns an error if the name is taken (`EEXIST`), or the kernel has no bridge (`EOPNOTSUPP`).
+/// Returns an error if the name is taken (`EEXIST`), or the kernel lacks the bridge driver (`EOPNOTSUPP`).
 pub fn create_bridge(name: &str) -> Result<()> {
     let data = InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false)]);
     create(name, InfoKind::Bridge, data, "making bridge")
 }
 
-/// Makes two interfaces with a cable between them.
+/// Creates a veth pair: two interfaces connected to each other.
 ///
 /// # Errors
-/// Returns an error if one of the names is taken (`EEXIST`), or the kernel has no veth (`EOPNOTSUPP`).
+/// Returns an error if a name is taken (`EEXIST`), or the kernel lacks veth (`EOPNOTSUPP`).
 pub fn create_veth(a: &str, b: &str) -> Result<()> {
     let mut peer = LinkMessage::default();
     peer.attributes.push(LinkAttribute::IfName(b.into()));
@@ -226,10 +231,10 @@ pub fn delete(name: &str) -> Result<()> {
     netlink::change(RouteNetlinkMessage::DelLink(message), 0).map_err(on("deleting", name))
 }
 
-/// Gives the interface an address. An IPv6 address can be used at once (no duplicate detection).
+/// Adds an address to the interface. An IPv6 address is usable at once, without duplicate address detection.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or it has the address already (`EEXIST`).
+/// Returns an error if there is no such interface, or the interface already has the address (`EEXIST`).
 pub fn add_address(name: &str, address: IpAddr, prefix_len: u8) -> Result<()> {
     let mut message = AddressMessage::default();
     message.header.family = family(address);
@@ -244,7 +249,7 @@ pub fn add_address(name: &str, address: IpAddr, prefix_len: u8) -> Result<()> {
         .map_err(on(&format!("adding {address}/{prefix_len} to"), name))
 }
 
-/// Adds a permanent neighbour to the interface, so nobody asks for its Ethernet address.
+/// Adds a permanent neighbour to the interface, so that the kernel does not resolve its Ethernet address.
 ///
 /// # Errors
 /// Returns an error if there is no such interface.
@@ -268,7 +273,7 @@ pub fn statistics(name: &str) -> Result<Stats64> {
     found.ok_or_else(|| on("reading the counters of", name)(io::ErrorKind::Unsupported.into()))
 }
 
-/// Returns the interface's MTU, in bytes of IP.
+/// Returns the interface's MTU, in bytes of the IP packet.
 ///
 /// # Errors
 /// Returns an error if there is no such interface.
@@ -277,25 +282,26 @@ pub fn mtu(name: &str) -> Result<u32> {
     found.ok_or_else(|| on("reading the MTU of", name)(io::ErrorKind::Unsupported.into()))
 }
 
-/// The interface's Ethernet address.
+/// Returns the interface's Ethernet address.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or it is not Ethernet.
+/// Returns an error if there is no such interface, or the interface is not an Ethernet interface.
 pub fn mac(name: &str) -> Result<[u8; 6]> {
     let bytes = |found| if let LinkAttribute::Address(bytes) = found { bytes.try_into().ok() } else { None };
     let found = attribute(name, bytes)?;
     found.ok_or_else(|| on("reading the Ethernet address of", name)(io::ErrorKind::Unsupported.into()))
 }
 
-/// Keeps IPv6 off the interface: no link-local address, no router solicitation, no multicast report.
+/// Disables IPv6 on the interface: the kernel then sends no router solicitation and no multicast report, and assigns no
+/// link-local address.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or no IPv6 in the kernel.
+/// Returns an error if there is no such interface, or the kernel lacks IPv6.
 pub fn disable_ipv6(name: &str) -> Result<()> {
     if !is_valid_name(name) {
         return Err(on("disabling IPv6 on", name)(io::ErrorKind::InvalidInput.into()));
     }
-    // The kernel shows each thread the files of its own namespace here.
+    // Under this path, the kernel shows each thread the files of its own network namespace.
     fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1").map_err(on("disabling IPv6 on", name))
 }
 
@@ -310,12 +316,12 @@ fn get(name: &str) -> Result<LinkMessage> {
     link.ok_or_else(|| on("looking for", name)(io::Error::from_raw_os_error(libc::ENODEV)))
 }
 
-/// Returns the result of `pick` for the interface's attributes.
+/// Returns the first result of `pick` among the interface's attributes.
 fn attribute<T>(name: &str, pick: impl FnMut(LinkAttribute) -> Option<T>) -> Result<Option<T>> {
     Ok(get(name)?.attributes.into_iter().find_map(pick))
 }
 
-/// Returns a message about the interface with this name, with nothing to change in it yet.
+/// Returns a message for the interface with this name, without any change.
 fn message_for(name: &str) -> Result<LinkMessage> {
     let mut message = LinkMessage::default();
     message.header.index = index(name)?;

@@ -1,4 +1,4 @@
-//! One request to the kernel's routing netlink, and its answer, in the calling thread's namespace.
+//! Requests to the kernel's routing netlink, in the calling thread's namespace.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, N
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// The only request of a socket: every socket is used once.
+/// Sequence number of a socket's only request: each socket is used once.
 const SEQUENCE: u32 = 1;
 
 /// Sends a request for a change and waits for the acknowledgement.
@@ -21,7 +21,7 @@ pub(super) fn get(message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMe
     Ok(answers)
 }
 
-/// Sends a request for all objects of a kind.
+/// Sends a request for all objects of a kind, and returns them.
 pub(super) fn dump(message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
     let mut answers = Vec::new();
     exchange(message, NLM_F_REQUEST | NLM_F_DUMP, |answer| answers.push(answer))?;
@@ -52,7 +52,7 @@ fn serialize(message: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
     bytes
 }
 
-/// Reads every message of a datagram; `true` when the exchange has ended.
+/// Reads every message in a datagram. Returns true if the exchange has ended.
 fn read_datagram(datagram: &[u8], answer: &mut impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
     let mut rest = datagram;
     while !rest.is_empty() {
@@ -71,7 +71,7 @@ fn read_datagram(datagram: &[u8], answer: &mut impl FnMut(RouteNetlinkMessage)) 
     Ok(false)
 }
 
-/// Messages start on multiples of four bytes (`NLMSG_ALIGN`, netlink(3)).
+/// Returns `len` rounded up to four bytes, the alignment of netlink messages (`NLMSG_ALIGN`, netlink(3)).
 fn aligned(len: usize) -> usize {
     len.next_multiple_of(4).max(4)
 }

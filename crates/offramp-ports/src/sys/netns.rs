@@ -1,4 +1,4 @@
-//! Network namespaces held by this process alone.
+//! Network namespaces held only by this process.
 
 use std::fs::File;
 use std::io;
@@ -13,23 +13,25 @@ use nix::sched::{CloneFlags, setns, unshare};
 use super::SysError;
 use super::cpu::cpu_set;
 
-/// The calling thread's network namespace, as a file (namespaces(7)).
+/// The file of the calling thread's network namespace (namespaces(7)).
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// A network namespace, held by a descriptor and by nothing else: no name, no mount, no process.
+/// A network namespace, held only by a descriptor: without name, mount or process.
 ///
-/// When the last descriptor, thread and socket in it is gone the kernel takes it back, with every
-/// interface inside.
+/// The kernel deletes the namespace and its interfaces after the last descriptor, thread and socket of the namespace is
+/// gone.
 #[derive(Debug)]
 pub struct NetNs {
     fd: OwnedFd,
 }
 
 impl NetNs {
-    /// Makes a new namespace with nothing in it but a loopback in state down. The calling thread stays in its own.
+    /// Creates a namespace that contains only a loopback interface, which is down. The calling thread stays in its own
+    /// namespace.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses a namespace (no privilege, or `user.max_net_namespaces` reached).
+    /// Returns an error if the kernel refuses a namespace, because of missing privilege or the limit
+    /// `user.max_net_namespaces`.
     pub fn new() -> io::Result<Self> {
         let made = on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).map_err(|e| SysError::new("making a network namespace", e))?;
@@ -38,47 +40,47 @@ impl NetNs {
         made?
     }
 
-    /// The calling thread's namespace.
+    /// Returns the calling thread's namespace.
     ///
     /// # Errors
-    /// Returns an error if `/proc` is not there.
+    /// Returns an error if `/proc` is not mounted.
     pub fn current() -> io::Result<Self> {
         let file = File::open(OWN_NAMESPACE).map_err(|e| SysError::new(format!("opening {OWN_NAMESPACE}"), e))?;
         Ok(Self { fd: file.into() })
     }
 
-    /// Opens the namespace of a file: one of `ip netns` in `/run/netns`, or `/proc/PID/ns/net`.
+    /// Opens the namespace of a file: a file of `ip netns` in `/run/netns`, or `/proc/PID/ns/net`.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be opened. Entering it shows whether it is a network namespace.
+    /// Returns an error if the file cannot be opened. A file of another kind is detected only when the namespace is
+    /// entered.
     pub fn open(file: &Path) -> io::Result<Self> {
         let opened = File::open(file).map_err(|e| SysError::new(format!("opening {}", file.display()), e))?;
         Ok(Self { fd: opened.into() })
     }
 
-    /// A second handle to the same namespace.
+    /// Returns a second handle to the same namespace.
     ///
     /// # Errors
-    /// Returns an error if the process has no descriptor left.
+    /// Returns an error if the process has reached its limit of descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()? })
     }
 
-    /// Runs `f` inside the namespace, on a thread of its own, and waits for it. A panic of `f` is
-    /// passed on.
+    /// Runs `f` in the namespace on a new thread, and waits for its end. A panic of `f` propagates to the caller.
     ///
     /// Sockets, TAPs and files under `/proc/sys/net` opened by `f` belong to the namespace.
     ///
     /// # Errors
-    /// Returns an error if no thread can be started or the namespace may not be entered; `f` then did not run.
+    /// Returns an error if no thread can be started or the namespace cannot be entered. `f` has not run in this case.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> io::Result<T> {
         on_a_thread(|| self.enter_current_thread().map(|()| f()))?
     }
 
-    /// Moves the calling thread (and no other) into the namespace, for good.
+    /// Moves only the calling thread into the namespace, permanently.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses (no privilege over the namespace).
+    /// Returns an error if the process lacks the privilege for the namespace.
     pub fn enter_current_thread(&self) -> io::Result<()> {
         setns(&self.fd, CloneFlags::CLONE_NEWNET).map_err(|e| SysError::new("entering a network namespace", e).into())
     }
@@ -90,7 +92,7 @@ impl AsFd for NetNs {
     }
 }
 
-/// Runs `f` on a new thread and waits for it; a panic is passed on.
+/// Runs `f` on a new thread and waits for its end. A panic of `f` propagates to the caller.
 fn on_a_thread<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let handle = thread::Builder::new().name("ofr-helper".into()).spawn_scoped(scope, f)?;
@@ -98,14 +100,14 @@ fn on_a_thread<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
     })
 }
 
-/// Lets `cmd` run in a namespace and on certain processors, and die with its parent thread.
+/// Makes `cmd` run in a namespace and on the given processors, and end with its parent thread.
 ///
-/// The child gets `SIGKILL` when the *thread* of the call to `spawn` ends (`PR_SET_PDEATHSIG`), so start it from a
-/// longer-lived thread; not inside [`NetNs::run`].
+/// The child receives `SIGKILL` when the *thread* that called `spawn` ends (`PR_SET_PDEATHSIG`). Call `spawn` from a
+/// long-lived thread, not inside [`NetNs::run`].
 ///
 /// # Errors
-/// Returns an error if the namespace's descriptor cannot be duplicated, or a processor number is out of range. The
-/// kernel's refusals in the child come as the error of `spawn`.
+/// Returns an error if the namespace's descriptor cannot be duplicated, or a processor number is out of range. If the
+/// kernel refuses a request in the child, `spawn` returns the error.
 pub fn confine(cmd: &mut Command, ns: Option<&NetNs>, cpus: Option<&[usize]>) -> io::Result<()> {
     let ns = ns.map(NetNs::try_clone).transpose()?;
     let cpus = cpus.map(cpu_set).transpose()?;
@@ -113,7 +115,7 @@ pub fn confine(cmd: &mut Command, ns: Option<&NetNs>, cpus: Option<&[usize]>) ->
     let prepare = move || {
         die_with(parent)?;
         if let Some(ns) = &ns {
-            // No context text here: between fork and exec nothing may allocate.
+            // Add no text to the error here: the code between fork and exec must not allocate.
             setns(&ns.fd, CloneFlags::CLONE_NEWNET)?;
         }
         if let Some(set) = &cpus {
@@ -121,19 +123,19 @@ pub fn confine(cmd: &mut Command, ns: Option<&NetNs>, cpus: Option<&[usize]>) ->
         }
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes only system calls (prctl, getppid, setns,
-    // sched_setaffinity): it takes no lock and allocates nothing; its captures are owned by `cmd`.
+    // SAFETY: between fork and exec the closure makes only system calls (prctl, getppid, setns, sched_setaffinity),
+    // takes no lock and allocates nothing. `cmd` owns the closure's captures.
     unsafe { cmd.pre_exec(prepare) };
     Ok(())
 }
 
-/// Asks for `SIGKILL` when the parent's thread ends; fails when it has ended already.
+/// Requests `SIGKILL` for the time when the parent thread ends. Fails if the parent process has already ended.
 fn die_with(parent: nix::unistd::Pid) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
     if nix::unistd::getppid() == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
 }
 
-/// The descriptor's number, for a program with a namespace by number.
+/// The descriptor's number, for a program that receives the namespace as a number.
 impl AsRawFd for NetNs {
     fn as_raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()

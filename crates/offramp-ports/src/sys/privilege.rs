@@ -1,4 +1,4 @@
-//! The right to make network namespaces and TAP interfaces, with or without root.
+//! The privilege to create network namespaces and TAP interfaces, with or without root.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,10 @@ use nix::unistd::{Gid, Uid};
 
 use super::NetNs;
 
-/// The device behind every TAP interface.
+/// The device that creates TAP interfaces.
 const TUN_DEVICE: &str = "/dev/net/tun";
 
-/// Why this process cannot set up its networks.
+/// The reason why this process cannot set up its networks.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The kernel refuses a user and network namespace.
@@ -22,10 +22,10 @@ pub enum SetupError {
          kernel.apparmor_restrict_unprivileged_userns=0 (those that exist here), or in a container: --privileged"
     )]
     UserNamespace(io::Error),
-    /// There is privilege, but the kernel refuses a network namespace.
+    /// The process has the privilege, but the kernel refuses a network namespace.
     #[error("a network namespace is refused ({0}); in a container: --cap-add SYS_ADMIN, NET_ADMIN or --privileged")]
     NetworkNamespace(io::Error),
-    /// The user namespace was made, but its identity map cannot be written.
+    /// The user namespace was created, but its identity map cannot be written.
     #[error("user namespaces are refused: cannot write {file} ({cause}); run as root")]
     IdentityMap {
         /// The file of the map.
@@ -36,7 +36,7 @@ pub enum SetupError {
     /// `/dev/net/tun` does not exist.
     #[error("/dev/net/tun does not exist; load the driver (modprobe tun), or in a container: --device /dev/net/tun")]
     NoTun,
-    /// `/dev/net/tun` may not be opened.
+    /// `/dev/net/tun` cannot be opened.
     #[error("/dev/net/tun cannot be opened ({0}); run as root, or let this user open it (chmod 666 /dev/net/tun)")]
     Tun(io::Error),
     /// The process already runs several threads.
@@ -44,10 +44,10 @@ pub enum SetupError {
     Threads,
 }
 
-/// Gives this process the right to make network namespaces and TAP interfaces.
+/// Gives this process the privilege to create network namespaces and TAP interfaces.
 ///
-/// Root needs nothing. Anyone else is put into a user namespace of their own as its root, with a network and a mount
-/// namespace; it ends with the process. Call it first of all, while the process has one thread.
+/// A process of root needs no change. Any other process enters a new user namespace as root, with new network and mount
+/// namespaces. These namespaces end with the process. Call this function first, while the process has one thread.
 ///
 /// # Errors
 /// Returns an error if namespaces or `/dev/net/tun` are refused. The error names the remedy.
@@ -74,7 +74,7 @@ fn enter_user_namespace() -> Result<(), SetupError> {
     }
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
         .map_err(|e| SetupError::UserNamespace(e.into()))?;
-    // An ordinary user may map a group only after giving up setgroups (user_namespaces(7)).
+    // An ordinary user can map a group only after disabling setgroups (user_namespaces(7)).
     write_map("/proc/self/setgroups", "deny")?;
     write_map("/proc/self/uid_map", &format!("0 {uid} 1\n"))?;
     write_map("/proc/self/gid_map", &format!("0 {gid} 1\n"))

@@ -1,8 +1,7 @@
-//! Interface attributes under `/sys/class/net`, for an interface in any namespace; receive packet
-//! steering among them.
+//! Interface attributes under `/sys/class/net`, including receive packet steering, for an interface in any namespace.
 //!
-//! A sysfs shows the interfaces of the namespace in force at its mount. So each call mounts a fresh one on a helper
-//! thread, in a mount namespace of this thread alone; no other thread sees it.
+//! A sysfs shows the interfaces of the network namespace in which it was mounted. Each call therefore mounts a new
+//! sysfs on a helper thread. The helper thread has a private mount namespace, so no other thread sees the mount.
 
 use std::fs;
 use std::io;
@@ -12,16 +11,17 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::{NetNs, SysError, link};
 
-/// Bits in one group of a processor mask as sysfs writes it.
+/// Number of bits in one group of a processor mask in sysfs.
 const MASK_GROUP_BITS: usize = 32;
-/// No file system type, no mount data.
+/// An absent file system type or absent mount data.
 const NONE: Option<&str> = None;
 
-/// Lets the kernel's receive work of the interface's queues run on `cpus`; on the processor of the frame's delivery
-/// when `cpus` is empty.
+/// Steers the kernel's receive work for the interface's queues to `cpus`. If `cpus` is empty, the work runs on the
+/// processor that delivers the frame.
 ///
 /// # Errors
-/// Returns an error if there is no such interface, or the kernel refuses (it does inside a user namespace).
+/// Returns an error if there is no such interface, or the kernel refuses. The kernel always refuses inside a user
+/// namespace.
 pub fn set(ns: &NetNs, name: &str, cpus: &[usize]) -> io::Result<()> {
     let mask = mask(cpus);
     with_sysfs(ns, name, |directory| {
@@ -47,7 +47,7 @@ pub fn write_attribute(ns: &NetNs, name: &str, attribute: &str, value: &str) -> 
         .map_err(|e| explained(format!("writing {attribute} = {value} of interface \"{name}\""), e))
 }
 
-/// Reads an attribute of an interface, without the newline at its end.
+/// Reads an attribute of an interface, without the trailing newline.
 ///
 /// # Errors
 /// Returns an error if there is no such interface or attribute.
@@ -57,7 +57,7 @@ pub fn read_attribute(ns: &NetNs, name: &str, attribute: &str) -> io::Result<Str
         .map_err(|e| explained(format!("reading {attribute} of interface \"{name}\""), e))
 }
 
-/// Calls `f` with the interface's directory in a sysfs of the namespace.
+/// Calls `f` with the path of the interface's directory in a sysfs of namespace `ns`.
 fn with_sysfs<T: Send>(ns: &NetNs, name: &str, f: impl FnOnce(&str) -> io::Result<T> + Send) -> io::Result<T> {
     if !link::is_valid_name(name) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an interface name"));
@@ -68,10 +68,10 @@ fn with_sysfs<T: Send>(ns: &NetNs, name: &str, f: impl FnOnce(&str) -> io::Resul
     })?
 }
 
-/// Mounts the current namespace's sysfs over `/sys`, for the calling thread alone.
+/// Mounts the current namespace's sysfs over `/sys`, visible only to the calling thread.
 fn mount_sysfs() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| SysError::new("making a mount namespace", e))?;
-    // Without this the mount would appear in every namespace sharing the old one.
+    // Otherwise the mount would propagate to every mount namespace of the same peer group.
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)
         .map_err(|e| SysError::new("making mounts private", e))?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -79,7 +79,7 @@ fn mount_sysfs() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes an existing file: sysfs has no others, and makes none.
+/// Writes an existing file. sysfs cannot create files.
 fn write(path: &str, value: &str) -> io::Result<()> {
     use io::Write;
     fs::OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
@@ -93,7 +93,7 @@ fn attribute_path(directory: &str, attribute: &str) -> io::Result<String> {
     Ok(format!("{directory}/{attribute}"))
 }
 
-/// Returns a processor mask: groups of 32 bits in hexadecimal, the highest first.
+/// Returns a processor mask: hexadecimal groups of 32 bits, the highest group first.
 fn mask(cpus: &[usize]) -> String {
     let groups = cpus.iter().max().map_or(1, |max| max / MASK_GROUP_BITS + 1);
     let group = |g: usize| {

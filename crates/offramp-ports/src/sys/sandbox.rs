@@ -1,12 +1,12 @@
-//! The limits of a running process in the kernel: system calls by seccomp, files by Landlock.
+//! The sandbox of a running process: seccomp limits system calls, and Landlock limits files.
 //!
-//! A filter belongs to a thread, and a new thread inherits the filters of its parent. So the first thread takes the
-//! filter of the process before it starts others, and no thread can be without one. Each thread then takes the stricter
-//! filter of its kind. Filters add up: the strictest answer counts.
+//! A seccomp filter belongs to a thread, and a new thread inherits the filters of its parent. The first thread
+//! therefore installs the filter of the process before it starts other threads, so that every thread has a filter. Each
+//! thread then adds the stricter filter of its kind. With several filters, the strictest answer counts.
 //!
-//! A call outside the lists ends the process (`SIGSYS`): no correct thread makes it, so its caller is an attacker. Only
-//! optional calls of libraries are refused with an error: `clone3`, because no filter can read its flags, so the C
-//! library takes `clone`; and in threads without files of their own, calls to open or find files.
+//! A call outside the lists ends the process (`SIGSYS`): a correct thread never makes such a call, so the caller is an
+//! attacker. Only optional calls of libraries fail with an error. `clone3` fails because a filter cannot read its
+//! flags; the C library then uses `clone`. Calls to open or find files fail in threads that need no files.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, PathFdError, Ruleset, RulesetAttr,
@@ -20,32 +20,32 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The newest Landlock with every right known here. An older kernel enforces those it has.
+/// The Landlock version of the rules. An older kernel enforces only the rights that it supports.
 const LANDLOCK: ABI = ABI::V7;
 
 /// The reaction to a forbidden call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
-    /// The process ends, or the call fails if libraries can do without it.
+    /// The process ends, or the call fails if the call is optional for libraries.
     Refuse,
-    /// The kernel's audit log names the call, and the call is done.
+    /// The kernel records the call in its audit log, and executes the call.
     Log,
 }
 
-/// The work of a thread. It determines the permitted calls.
+/// The kind of a thread, which determines its permitted calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadKind {
-    /// All work of the others, starting them, and opening and closing their descriptors.
+    /// Does the work of all other kinds, starts threads, and opens and closes their descriptors.
     Process,
-    /// Waits for signals, and ends the process.
+    /// Waits for signals and ends the process.
     Main,
-    /// Accepts clients of the control socket, and starts a thread for each.
+    /// Accepts clients of the control socket, and starts a thread for each client.
     Control,
     /// Answers one client.
     Client,
-    /// Carries frames.
+    /// Moves frames.
     Data,
-    /// Talks to the frontend of one vhost-user port.
+    /// Exchanges messages with the frontend of one vhost-user port.
     Port,
     /// Reserves sequence numbers of keys in open files.
     Keys,
@@ -61,13 +61,13 @@ const KINDS: [ThreadKind; 7] = [
     ThreadKind::Keys,
 ];
 
-/// Why there is no sandbox.
+/// The reason for a missing sandbox.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The kernel takes no filter of system calls, or there are no filters for this processor.
+    /// The kernel refuses a system call filter, or no filters exist for this processor architecture.
     #[error("seccomp: {0}")]
     Seccomp(String),
-    /// The kernel restricts no access to files.
+    /// The kernel cannot restrict access to files.
     #[error("Landlock: {0}")]
     Landlock(String),
 }
@@ -80,17 +80,18 @@ pub struct Sandbox(Option<Arc<[KindFilters]>>);
 type KindFilters = (ThreadKind, Vec<BpfProgram>);
 
 impl Sandbox {
-    /// Makes the filters of all kinds of thread; none is in force yet.
+    /// Compiles the filters of all kinds of thread, without installing any filter.
     ///
     /// # Errors
-    /// Returns an error if there are no filters for this processor.
+    /// Returns an error if no filters exist for this processor architecture.
     pub fn new(reaction: Reaction) -> Result<Self, SandboxError> {
         let filters = KINDS.into_iter().map(|kind| Ok((kind, programs(kind, reaction)?)));
         let filters = filters.collect::<Result<_, BackendError>>();
         filters.map(|filters| Self(Some(filters))).map_err(|error| SandboxError::Seccomp(error.to_string()))
     }
 
-    /// Restricts the calling thread, and the threads started by it, to the calls of its kind, for good.
+    /// Restricts the calling thread permanently to the calls of its kind. Threads started later inherit the
+    /// restriction.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses a filter.
@@ -102,8 +103,8 @@ impl Sandbox {
         })
     }
 
-    /// As [`Sandbox::enter`], for a thread with the filter of its process: if the kernel has no memory for another
-    /// filter, the first one stays.
+    /// Restricts a thread that already has the filter of its process, like [`Sandbox::enter`]. If the kernel refuses
+    /// the additional filter, the thread keeps the filter of its process.
     pub fn enter_thread(&self, kind: ThreadKind) {
         if let Err(error) = self.enter(kind) {
             eprintln!("offramp: a thread keeps the process's seccomp filter: {error}");
@@ -111,24 +112,25 @@ impl Sandbox {
     }
 }
 
-/// The files still open to a process.
+/// The files that a process can still access.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileAccess {
-    /// Files and directories to read. Missing ones stay out.
+    /// Readable files and directories. Missing paths are ignored.
     pub read: Vec<PathBuf>,
-    /// Directories to make and remove sockets in.
+    /// Directories in which the process can create and remove sockets.
     pub sockets: Vec<PathBuf>,
-    /// Connections to sockets with an abstract name are allowed. Some service managers have such sockets.
+    /// True to allow connections to sockets with an abstract name, used by some service managers.
     pub abstract_sockets: bool,
 }
 
-/// Restricts the calling thread, and the threads started by it, to these files, for good. They may bind no TCP port,
-/// connect to none, and signal nobody outside. Sockets with a name in a directory can be connected to as before.
+/// Restricts the calling thread, and threads started later by it, permanently to these files. The restricted threads
+/// cannot bind or connect TCP ports, and cannot signal processes outside. Connections to sockets with a file name
+/// remain allowed.
 ///
 /// Returns the version of Landlock enforced by the kernel.
 ///
 /// # Errors
-/// Returns an error if the kernel has no Landlock, or a file cannot be looked at.
+/// Returns an error if the kernel lacks Landlock, or a path cannot be examined.
 pub fn restrict_files(files: &FileAccess) -> Result<u32, SandboxError> {
     restrict(files).map_err(|error| SandboxError::Landlock(error.to_string()))?.ok_or_else(|| {
         SandboxError::Landlock(
@@ -153,7 +155,7 @@ fn restrict(files: &FileAccess) -> Result<Option<u32>, RulesetError> {
     })
 }
 
-/// Adds a rule for each existing path. A file has no directory to read.
+/// Returns a rule for each existing path. The rule for a file lacks the right to read directories.
 fn rules(
     paths: &[PathBuf],
     access: BitFlags<AccessFs>,
@@ -166,16 +168,16 @@ fn rules(
 }
 
 fn open_path(path: &Path) -> Result<PathFd, PathFdError> {
-    // The directory of a file named without one.
+    // An empty path is the parent of a bare file name: the current directory.
     PathFd::new(if path.as_os_str().is_empty() { Path::new(".") } else { path })
 }
 
-/// The permission of a thread for a call.
+/// The condition under which a call is permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Permit {
-    /// With any arguments.
+    /// The call is permitted with any arguments.
     Any,
-    /// The bits `mask` of argument `argument` must be `value`.
+    /// The bits in `mask` of argument `argument` must equal `value`.
     Bits { argument: u8, mask: u64, value: u64 },
 }
 
@@ -189,17 +191,17 @@ const fn bits(number: libc::c_long, argument: u8, mask: u64, value: u64) -> Call
     (number, Permit::Bits { argument, mask, value })
 }
 
-/// Compares a 32-bit argument: the kernel uses its lower half alone.
+/// Compares a 32-bit argument: the kernel uses only the lower half of the register.
 const fn equal(number: libc::c_long, argument: u8, value: u64) -> Call {
     bits(number, argument, u32::MAX as u64, value)
 }
 
-/// Permits a call for memory without execution: an attacker brings no code.
+/// Permits a memory call without `PROT_EXEC`, so that an attacker cannot add code.
 const fn without_execution(number: libc::c_long) -> Call {
     bits(number, 2, libc::PROT_EXEC as u64, 0)
 }
 
-/// Calls of every thread: the allocator, locks, clocks, signals, the beginning and the end of a thread, a panic and its
+/// Calls of every thread, for the allocator, locks, clocks, signals, start and end of a thread, and a panic with its
 /// message.
 const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_brk),
@@ -234,9 +236,9 @@ const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_writev),
     without_execution(libc::SYS_mmap),
     without_execution(libc::SYS_mprotect),
-    // A signal of the process may arrive in any thread. Its handler writes to the pipe of the first one.
+    // A signal to the process can arrive in any thread. The signal handler writes to the pipe of the first thread.
     bits(libc::SYS_sendto, 4, u64::MAX, 0),
-    // A filter of its kind, the name of a thread or a mapping, and the precision of its timers.
+    // A thread installs the filter of its kind, names itself or a mapping, and sets the precision of its timers.
     any(libc::SYS_seccomp),
     equal(libc::SYS_prctl, 0, libc::PR_SET_NO_NEW_PRIVS as u64),
     equal(libc::SYS_prctl, 0, libc::PR_SET_NAME as u64),
@@ -246,7 +248,8 @@ const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_poll),
 ];
 
-/// TAPs and packet sockets; changes of rings between two frames: kicks, calls, and their closing.
+/// Calls for TAPs and packet sockets, and for ring changes between two frames: kicks, calls, and closing their
+/// descriptors.
 const DATA: &[Call] = &[
     any(libc::SYS_getsockname),
     any(libc::SYS_io_cancel),
@@ -258,7 +261,8 @@ const DATA: &[Call] = &[
     any(libc::SYS_sendmsg),
 ];
 
-/// Messages of a frontend; its memory, descriptors and eventfds; threads for calls through a pipe.
+/// Calls for a frontend's messages, memory, descriptors and eventfds, and for the threads that forward calls through a
+/// pipe.
 const PORT: &[Call] = &[
     any(libc::SYS_accept4),
     any(libc::SYS_bind),
@@ -284,16 +288,16 @@ const PORT: &[Call] = &[
     any(libc::SYS_shutdown),
     equal(libc::SYS_ioctl, 1, FIONBIO),
     equal(libc::SYS_ioctl, 1, FIONREAD),
-    // The carrier of an interface.
+    // The port watches the carrier of an interface.
     equal(libc::SYS_socket, 0, libc::AF_NETLINK as u64),
     equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
     equal(libc::SYS_socketpair, 0, libc::AF_UNIX as u64),
-    // For an open file, and no path.
+    // These calls are permitted only for an open file, not for a path.
     bits(libc::SYS_newfstatat, 3, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
     bits(libc::SYS_statx, 2, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
 ];
 
-/// Lines of a client, the list of mappings, and settings of a TAP's features and carrier.
+/// Calls for a client's lines, the list of mappings, and the settings of a TAP's features and carrier.
 const CLIENT: &[Call] = &[
     any(libc::SYS_getsockname),
     any(libc::SYS_getsockopt),
@@ -308,32 +312,33 @@ const CLIENT: &[Call] = &[
     equal(libc::SYS_ioctl, 1, TUNSETOFFLOAD),
 ];
 
-/// Linux `include/uapi/asm-generic/ioctls.h`; libraries of C give them different types.
+/// Values from Linux `include/uapi/asm-generic/ioctls.h`. C libraries declare these constants with different types.
 const FIONREAD: u64 = 0x541b;
 const FIONBIO: u64 = 0x5421;
-/// Linux `include/uapi/linux/if_tun.h`: `_IOW('T', 226, int)`.
+/// `_IOW('T', 226, int)` in Linux `include/uapi/linux/if_tun.h`.
 const TUNSETCARRIER: u64 = 0x4004_54e2;
-/// The same: `_IOW('T', 208, unsigned int)`.
+/// `_IOW('T', 208, unsigned int)` in Linux `include/uapi/linux/if_tun.h`.
 const TUNSETOFFLOAD: u64 = 0x4004_54d0;
 
-/// The state of keys, in open files: the installer of an association reserves its first numbers.
+/// Calls for the state of keys in open files. The thread that installs an association reserves the first sequence
+/// numbers.
 const KEYS: &[Call] = &[
     any(libc::SYS_fstat),
     any(libc::SYS_fsync),
     any(libc::SYS_ftruncate),
     any(libc::SYS_pwrite64),
-    // For an open file, and no path.
+    // These calls are permitted only for an open file, not for a path.
     bits(libc::SYS_newfstatat, 3, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
     bits(libc::SYS_statx, 2, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
 ];
 
-/// A thread of this process, and no process.
+/// Calls that start a thread of this process, but no new process.
 const STARTING_THREADS: &[Call] =
     &[bits(libc::SYS_clone, 0, libc::CLONE_THREAD as u64, libc::CLONE_THREAD as u64), any(libc::SYS_clone3)];
 
 const CONTROL: &[Call] = &[any(libc::SYS_accept4)];
 
-/// The service manager's socket, the sockets' files.
+/// Calls for the service manager's socket and for the files of sockets.
 const MAIN: &[Call] = &[
     any(libc::SYS_connect),
     any(libc::SYS_io_destroy),
@@ -343,7 +348,7 @@ const MAIN: &[Call] = &[
     equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
     #[cfg(target_arch = "x86_64")]
     any(libc::SYS_unlink),
-    // Another C library's calls for the same functions.
+    // musl makes these calls for the same functions.
     #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
     any(libc::SYS_lstat),
     #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
@@ -352,7 +357,7 @@ const MAIN: &[Call] = &[
     any(libc::SYS_stat),
 ];
 
-/// The configuration and its keys.
+/// Calls for reading the configuration and its keys.
 const FILES: &[Call] = &[
     any(libc::SYS_fstat),
     any(libc::SYS_getdents64),
@@ -365,7 +370,7 @@ const FILES: &[Call] = &[
     any(libc::SYS_pread64),
 ];
 
-/// Sockets with their owners and permissions, and places of threads.
+/// Calls for creating sockets with owners and permissions, and for pinning threads.
 const MAKING: &[Call] = &[
     any(libc::SYS_fchmod),
     any(libc::SYS_fchmodat),
@@ -393,8 +398,8 @@ const MAKING: &[Call] = &[
     any(libc::SYS_rename),
 ];
 
-/// Optional calls of libraries in any thread: the allocator asks for a number of processors and for the overcommit
-/// mode, a panic for the program's file and the working directory.
+/// Optional calls of libraries in any thread. The allocator reads the number of processors and the overcommit mode. A
+/// panic reads the program's file and the working directory.
 const TRIED: &[libc::c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_getcwd,
@@ -422,31 +427,31 @@ fn allowed(kind: ThreadKind) -> Vec<Call> {
             &[EVERY_THREAD, DATA, PORT, CLIENT, KEYS, STARTING_THREADS, CONTROL, MAIN, FILES, MAKING]
         }
         ThreadKind::Main => &[EVERY_THREAD, CLIENT, KEYS, MAIN],
-        // A client's thread has this filter, too.
+        // A client's thread inherits this filter.
         ThreadKind::Control => &[EVERY_THREAD, CLIENT, KEYS, STARTING_THREADS, CONTROL],
         ThreadKind::Client => &[EVERY_THREAD, CLIENT, KEYS],
         ThreadKind::Keys => &[EVERY_THREAD, KEYS],
         ThreadKind::Data => &[EVERY_THREAD, DATA],
-        // A thread for calls through a pipe has this filter, too.
+        // A thread that forwards calls through a pipe inherits this filter.
         ThreadKind::Port => &[EVERY_THREAD, PORT, STARTING_THREADS],
     };
     let end_of_this = process_ends_itself();
     lists.iter().copied().flatten().copied().chain([end_of_this]).collect()
 }
 
-/// `abort`: a signal to a thread of this process.
+/// Permits `tgkill` to threads of this process, as used by `abort`.
 fn process_ends_itself() -> Call {
     equal(libc::SYS_tgkill, 0, u64::from(std::process::id()))
 }
 
-/// Returns the calls refused to a kind of thread with `EACCES`, as if the file were not its own.
+/// Returns the calls that fail with `EACCES` for a kind of thread.
 fn refused(kind: ThreadKind) -> Vec<Call> {
     let permitted = allowed(kind);
     let tried = TRIED.iter().filter(|number| !permitted.iter().any(|(allowed, _)| allowed == *number));
     tried.map(|&number| any(number)).collect()
 }
 
-/// Returns the filters of a kind of thread. All of them are in force at once, and an error counts before a permit.
+/// Returns the filters of a kind of thread. All filters are in force at once, and an error overrides a permission.
 fn programs(kind: ThreadKind, reaction: Reaction) -> Result<Vec<BpfProgram>, BackendError> {
     let mut listed = allowed(kind);
     if reaction == Reaction::Log {
@@ -466,7 +471,7 @@ fn programs(kind: ThreadKind, reaction: Reaction) -> Result<Vec<BpfProgram>, Bac
     Ok(programs)
 }
 
-/// Returns a filter with `is_listed` as the answer to the calls, and `otherwise` to the others.
+/// Returns a filter that answers `is_listed` to the listed calls, and `otherwise` to all other calls.
 fn program(calls: &[Call], otherwise: SeccompAction, is_listed: SeccompAction) -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for &(number, permit) in calls {
@@ -476,7 +481,7 @@ fn program(calls: &[Call], otherwise: SeccompAction, is_listed: SeccompAction) -
             rules.entry(number).or_default().push(SeccompRule::new(vec![condition])?);
         }
     }
-    // A call without a rule is listed with any arguments.
+    // A call with an empty list of rules matches any arguments.
     let any = calls.iter().filter(|(_, permit)| *permit == Permit::Any);
     rules.extend(any.map(|&(number, _)| (number, Vec::new())));
     SeccompFilter::new(rules, otherwise, is_listed, std::env::consts::ARCH.try_into()?)?.try_into()

@@ -1,4 +1,4 @@
-//! The file of a listening Unix socket: its occupant and its owner (unix(7)).
+//! The file of a listening Unix socket (unix(7)): creation, takeover and removal.
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open};
@@ -15,35 +15,35 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// No permission for anyone but the owner while a socket is made.
+/// Permissions of the file during creation: only the owner has access.
 const MAKING_MODE: Mode = Mode::from_bits_truncate(0o600);
-/// Most tries at a place taken and left by others at the same time.
+/// Maximum number of attempts if other processes take and leave the path at the same time.
 const TRIES_MAX: usize = 8;
 
-/// The permissions of a socket's file, for connections to it.
+/// The permissions of a socket's file, which control connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketRights {
-    /// Permission bits; to connect takes the right to write.
+    /// Permission bits. A connection needs write permission.
     pub mode: u32,
-    /// The file's group; `None`: the process's own.
+    /// The file's group. If `None`, the process's own group.
     pub group: Option<Gid>,
 }
 
 impl Default for SocketRights {
-    /// Permits the owner alone.
+    /// Permits only the owner to connect.
     fn default() -> Self {
         Self { mode: 0o600, group: None }
     }
 }
 
-/// Why a socket was not made.
+/// An error from creating a socket.
 #[derive(Debug)]
 pub enum MakeError {
-    /// Somebody listens there.
+    /// Another process listens at the path.
     InUse,
-    /// There is another kind of file. It stays as it is.
+    /// The path has another kind of file, which is left unchanged.
     NoSocket,
-    /// The system refuses it.
+    /// A system call failed.
     System {
         /// The failed action.
         doing: &'static str,
@@ -52,22 +52,22 @@ pub enum MakeError {
     },
 }
 
-/// The action when a socket's group is set.
+/// The action reported when setting a socket's group fails.
 pub const GIVING: &str = "changing the socket's group";
 
-/// Turns a system's answer into an error.
+/// Converts a system call's error.
 fn system<E: Into<io::Error>>(doing: &'static str) -> impl Fn(E) -> MakeError {
     move |cause| MakeError::System { doing, cause: cause.into() }
 }
 
-/// Listens at `path`. The file has its permissions and group before it has its name, so nobody else gets in between.
-/// The socket of a dead process is replaced.
+/// Listens at `path`. The file gets its permissions and group before its final name, so that no other user can connect
+/// in between. The socket of a dead process is replaced.
 ///
 /// # Errors
-/// Returns an error if the place is taken, or the system refuses it.
+/// Returns an error if the path is occupied, or a system call fails.
 pub fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, SocketFile), MakeError> {
     let making = Made(made_name(path));
-    // Left by a process of the same number, killed in the middle of this.
+    // Remove a file left by a killed process with the same process id.
     let _ = fs::remove_file(&making.0);
     let listener = listen_private(&making.0).map_err(system("creating the socket"))?;
     give(&making.0, rights)?;
@@ -76,18 +76,18 @@ pub fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, Socket
     Ok((listener, file))
 }
 
-/// Returns the listening Unix stream socket inherited at the start of this process under the number `descriptor`. Ask
-/// once, and before the process opens anything itself: the descriptor is taken to be nobody else's.
+/// Returns the listening Unix stream socket that this process inherited as descriptor `descriptor`. Call this function
+/// once, before the process opens any file: the result takes ownership of the descriptor.
 ///
 /// # Errors
-/// Returns an error if it is not open, or something else.
+/// Returns an error if the descriptor is not open, or is not a listening Unix stream socket.
 pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
     if descriptor <= libc::STDERR_FILENO {
         return Err(io::Error::other("0 to 2 are standard input, output and error"));
     }
-    // SAFETY: this reads the flags of a number, which need not be open.
+    // SAFETY: the call reads the flags of a descriptor number, which need not be open.
     Errno::result(unsafe { libc::fcntl(descriptor, libc::F_GETFD) })?;
-    // SAFETY: it is open, and the caller vouches for its only use in this process.
+    // SAFETY: the descriptor is open, and the caller guarantees that this process does not use it elsewhere.
     let fd = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let is_stream = getsockopt(&fd, sockopt::SockType)? == SockType::Stream;
     let is_unix = getsockname::<UnixAddr>(descriptor).is_ok();
@@ -99,10 +99,10 @@ pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Checks for a free place: nothing is there, or the file of a dead process.
+/// Checks that the path is free: no file exists, or only the socket of a dead process.
 ///
 /// # Errors
-/// Returns an error if somebody listens there, or there is something else.
+/// Returns an error if another process listens at the path, or the path has another kind of file.
 pub fn check_free(path: &Path) -> Result<(), MakeError> {
     match occupant(path).map_err(system("checking for a listener"))? {
         Occupant::Nobody | Occupant::Dead => Ok(()),
@@ -111,7 +111,7 @@ pub fn check_free(path: &Path) -> Result<(), MakeError> {
     }
 }
 
-/// Listens at a path for the owner only: the permissions of a socket become those of its file.
+/// Listens at a path, with access only for the owner. The kernel copies the socket's permissions to its file.
 fn listen_private(path: &Path) -> io::Result<UnixListener> {
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     fchmod(&fd, MAKING_MODE)?;
@@ -120,14 +120,14 @@ fn listen_private(path: &Path) -> io::Result<UnixListener> {
     Ok(fd.into())
 }
 
-/// Gives a made file its group and then its permissions: they must never hold for the wrong group. Both go through a
-/// descriptor: a writer to the directory cannot put another file in its place meanwhile.
+/// Sets the file's group and then its permissions, so that the permissions never apply to the wrong group. Both changes
+/// use one descriptor, so that a user who can write to the directory cannot substitute another file.
 fn give(made: &Path, rights: SocketRights) -> Result<(), MakeError> {
     let file = open_own_socket(made).map_err(system("reading the file's metadata"))?;
     if rights.group.is_some() {
         fchownat(&file, "", None, rights.group, AtFlags::AT_EMPTY_PATH).map_err(system(GIVING))?;
     }
-    // fchmod(2) takes no descriptor of a mere place.
+    // fchmod(2) refuses a descriptor opened with `O_PATH`.
     let place = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(place, fs::Permissions::from_mode(rights.mode))
         .map_err(system("setting the socket's permissions"))
@@ -143,24 +143,24 @@ fn open_own_socket(path: &Path) -> io::Result<OwnedFd> {
     Err(io::Error::other("another file replaced the socket; allow only this process's user to write to the directory"))
 }
 
-/// A file under its first name. The name goes in any case.
+/// A file under its temporary name. The temporary name is removed in any case.
 struct Made(PathBuf);
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // It may not have been made.
+        // The file may not exist.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Returns the first name of a socket: beside its place, with the number of this process.
+/// Returns the temporary name of a socket: in the same directory, with the id of this process as suffix.
 fn made_name(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     path.with_file_name(name)
 }
 
-/// Gives the made file its name. A link fails if a file is there, so of two processes only one gets the place.
+/// Gives the file its final name. A link fails if the name exists, so only one of two processes succeeds.
 fn put_in_place(made: &Path, path: &Path) -> Result<(), MakeError> {
     for _ in 0..TRIES_MAX {
         match fs::hard_link(made, path) {
@@ -173,8 +173,8 @@ fn put_in_place(made: &Path, path: &Path) -> Result<(), MakeError> {
     Err(MakeError::InUse)
 }
 
-/// Removes the socket of a dead process. It is moved aside before the check: another process may have taken the place a
-/// moment ago, and gets it back then.
+/// Removes the socket of a dead process. The file is renamed before the final check, because another process may just
+/// have taken the path. In this case, the file gets its name back.
 fn remove_dead(path: &Path, aside: &Made) -> Result<(), MakeError> {
     check_free(path)?;
     match fs::rename(path, &aside.0) {
@@ -185,28 +185,28 @@ fn remove_dead(path: &Path, aside: &Made) -> Result<(), MakeError> {
     if check_free(&aside.0).is_ok() {
         return Ok(());
     }
-    // If a third process has the place by now, it keeps it.
+    // If a third process has taken the path meanwhile, that process keeps the path.
     let _ = fs::hard_link(&aside.0, path);
     Err(MakeError::InUse)
 }
 
-/// The occupant of a place for a socket.
+/// The occupant of a socket's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupant {
-    /// Nothing.
+    /// No file exists at the path.
     Nobody,
-    /// A socket without a listener: its maker is dead.
+    /// A socket without a listener: its creator is dead.
     Dead,
     /// A socket with a listener.
     Listener,
-    /// Another kind of file. The kernel refuses a connection to it in the same words as to a dead socket.
+    /// Another kind of file. The kernel refuses a connection to such a file with the same error as to a dead socket.
     NoSocket,
 }
 
-/// Looks at a place, and tries a socket there for a listener.
+/// Returns the occupant of `path`. A connection attempt shows whether a socket has a listener.
 ///
 /// # Errors
-/// Returns an error if the system tells neither.
+/// Returns an error if a system call fails and the occupant is therefore unknown.
 pub fn occupant(path: &Path) -> io::Result<Occupant> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Occupant::Nobody),
@@ -218,36 +218,37 @@ pub fn occupant(path: &Path) -> io::Result<Occupant> {
         Ok(_) => Ok(Occupant::Listener),
         Err(error) => match error.kind() {
             io::ErrorKind::ConnectionRefused => Ok(Occupant::Dead),
-            // It has just gone.
+            // The file was just removed.
             io::ErrorKind::NotFound => Ok(Occupant::Nobody),
-            // A full queue belongs to a listener.
+            // A full accept queue belongs to a listener.
             io::ErrorKind::WouldBlock => Ok(Occupant::Listener),
             _ => Err(error),
         },
     }
 }
 
-/// The file of a socket made here. It is removed when this is dropped, unless another has taken its place.
+/// The file of a socket created by this process. Dropping this value removes the file, unless another file has replaced
+/// it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
+    /// Device and inode numbers.
     identity: (u64, u64),
 }
 
 impl SocketFile {
-    /// Keeps the file at `made`, under the name `path`: the same name, or its next one.
+    /// Returns an owner for the existing file `made`, which is or will be named `path`.
     ///
     /// # Errors
-    /// Returns an error if there is none.
+    /// Returns an error if the file `made` does not exist.
     pub fn new(made: &Path, path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), identity: identity(made)? })
     }
 
-    /// Removes the file if it is still the same.
+    /// Removes the file if `path` still has the same device and inode.
     pub fn remove(&self) {
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // Gone meanwhile, or in a directory no longer ours to write to: nothing to do about it.
+            // The file is already gone, or the directory is no longer writable: neither can be corrected here.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -259,7 +260,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Returns the remedy for a socket's failure there, to follow the system's answer.
+/// Returns the remedy for a socket's failure at `path`, as a suffix for the system's error text.
 #[must_use]
 pub fn hint(cause: &io::Error, path: &Path) -> String {
     let directory = path.parent().unwrap_or(path).display();

@@ -1,5 +1,6 @@
-//! Hands an interface the VLAN tag of a frame beside it, as a VLAN interface does: a packet socket can only write the
-//! tag into the frame. A BPF program at the interface's egress moves it (`BPF_TCX_EGRESS`, since Linux 6.6).
+//! Passes a frame's VLAN tag to an interface's driver as metadata of the sk_buff, as a VLAN interface does. A packet
+//! socket can only write the tag into the frame. A BPF program at the interface's egress moves the tag into the
+//! metadata (`BPF_TCX_EGRESS`, since Linux 6.6).
 
 use std::io;
 use std::mem::size_of;
@@ -19,9 +20,9 @@ const AT_EGRESS: u32 = 47;
 const PUSH_TAG: i32 = 18;
 /// `bpf_skb_vlan_pop`.
 const POP_TAG: i32 = 19;
-/// `TCX_NEXT`: other attached programs go on.
+/// `TCX_NEXT`: the kernel continues with the next attached program.
 const NEXT: i32 = -1;
-/// Any licence: the program calls no function with a need for the GPL.
+/// The program's licence. Any licence is valid: the program calls no function that requires the GPL.
 const LICENCE: &std::ffi::CStr = c"Apache-2.0";
 
 /// `struct bpf_insn`.
@@ -29,7 +30,7 @@ const LICENCE: &std::ffi::CStr = c"Apache-2.0";
 #[derive(Clone, Copy)]
 struct Instruction {
     code: u8,
-    /// The destination in the lower half.
+    /// The destination register in the lower four bits, and the source register in the upper four bits.
     registers: u8,
     jump: i16,
     value: i32,
@@ -53,15 +54,16 @@ struct Link {
     flags: u32,
 }
 
-/// The program on one interface. It is gone when this is dropped, and with the process, however the process ends.
+/// The program attached to one interface. The kernel detaches the program when this value is dropped or the process
+/// ends.
 #[derive(Debug)]
 pub struct TagsInSkb {
     _link: OwnedFd,
 }
 
 impl TagsInSkb {
-    /// Moves the tags of frames to this Ethernet address on their way out of the interface, one of the calling thread's
-    /// namespace.
+    /// Attaches the program to an interface in the calling thread's namespace. The program moves the tags of
+    /// transmitted frames to this Ethernet address.
     ///
     /// # Errors
     /// Returns an error if there is no such interface, the process has neither `CAP_SYS_ADMIN` nor `CAP_BPF` and
@@ -74,8 +76,8 @@ impl TagsInSkb {
             first: instructions.as_ptr() as u64,
             licence: LICENCE.as_ptr() as u64,
         };
-        // SAFETY: the kernel reads as many instructions as `load` says, and the licence up to its zero; both live
-        // through the call.
+        // SAFETY: the kernel reads the number of instructions given in `load`, and the licence up to its terminating
+        // zero. Both live through the call.
         let program = unsafe { bpf(LOAD_PROGRAM, &load) }?;
         let link = Link {
             program: program.as_raw_fd() as u32,
@@ -88,7 +90,7 @@ impl TagsInSkb {
     }
 }
 
-/// Returns a program to take the tag out of a frame to this address, and put it beside the frame.
+/// Returns a program that moves the tag of a frame to this address from the frame into the sk_buff's metadata.
 fn program(destination: [u8; 6]) -> [Instruction; 18] {
     const LOAD_WORD: u8 = 0x20;
     const LOAD_HALF: u8 = 0x28;
@@ -124,18 +126,18 @@ fn program(destination: [u8; 6]) -> [Instruction; 18] {
     ]
 }
 
-/// Calls bpf(2) with a command to make a descriptor.
+/// Calls bpf(2) with a command that returns a descriptor.
 ///
 /// # Safety
 /// The pointers in `attributes` must be valid for the command's reads and writes.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads as many bytes of `attributes` as the size says, which lives through the call; the caller
-    // answers for its pointers.
+    // SAFETY: the kernel reads `size_of::<T>()` bytes of `attributes`, which lives through the call. The caller
+    // guarantees the pointers in it.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made, and nobody else has it.
+    // SAFETY: the descriptor was just created and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
@@ -150,7 +152,7 @@ mod tests {
 
     const DESTINATION: [u8; 6] = [2, 0x81, 0, 0xfe, 0x80, 0xff];
 
-    /// Returns the bytes of the interface's next sent frame, as its driver gets it.
+    /// Sends `frame`, and returns its length in bytes as passed to the interface's driver.
     fn sent(near: &mut impl HostPort, frame: &[u8]) -> usize {
         let (family, flags) = (AddressFamily::Packet, SockFlag::SOCK_CLOEXEC);
         let outgoing = socket(family, SockType::Raw, flags, SockProtocol::EthAll).unwrap();
@@ -158,7 +160,8 @@ mod tests {
         loop {
             let mut bytes = [0; 256];
             let len = recv(outgoing.as_raw_fd(), &mut bytes, MsgFlags::empty()).unwrap();
-            // Both ends are here: the arriving frame is the second copy.
+            // Both ends are in this namespace. The first copy is the transmitted frame, the second copy the received
+            // frame.
             if bytes.starts_with(&frame[..12]) {
                 return len;
             }

@@ -1,23 +1,23 @@
-//! The processors' extended state, for a tracer with knowledge of only a part of it.
+//! The processors' extended state, for a tracer that supports only a part of that state.
 
 use nix::errno::Errno;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Requests of ptrace(2) for a set of registers, and the set with the extended state (Linux
-/// `include/uapi/linux/ptrace.h`, `elf.h`).
+/// The ptrace(2) request for a register set, and the set with the extended state (Linux `include/uapi/linux/ptrace.h`,
+/// `elf.h`).
 const PTRACE_GETREGSET: u32 = 0x4204;
 const NT_X86_XSTATE: u32 = 0x202;
-/// Offsets of the system call's number and the low half of its arguments (`struct seccomp_data`), for a filter.
+/// Offsets of the system call's number and of the low halves of two arguments in `struct seccomp_data`.
 const NUMBER_AT: u32 = 0;
 const ARGUMENT_0_AT: u32 = 16;
 const ARGUMENT_2_AT: u32 = 32;
-/// The leaf of CPUID for the extended state.
+/// The CPUID leaf that describes the extended state.
 #[cfg(target_arch = "x86_64")]
 const XSTATE_LEAF: u32 = 0xd;
 
-/// Returns the bytes of the extended state enabled by the system; 0 on other processors.
+/// Returns the size in bytes of the extended state enabled by the system. Returns 0 on processors other than x86-64.
 pub fn len() -> usize {
     #[cfg(target_arch = "x86_64")]
     return std::arch::x86_64::__cpuid_count(XSTATE_LEAF, 0).ebx as usize;
@@ -25,11 +25,11 @@ pub fn len() -> usize {
     return 0;
 }
 
-/// Has the kernel answer a command's request for a traced process' extended state with an error. Without it a program
-/// saves and restores only the state of every x86-64 processor (FXSAVE).
+/// Makes the kernel fail a command's request for the extended state of a traced process. A program without the extended
+/// state saves and restores only the baseline x86-64 state (FXSAVE).
 pub fn hide(command: &mut Command) {
     let load = |at: u32| (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
-    // Jumps over `skipped` instructions unless the value is equal.
+    // Skips `skipped` instructions unless the loaded value equals `value`.
     let unless = |value: u32, skipped: u8| (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, skipped, value);
     let answer = |action: u32| (libc::BPF_RET | libc::BPF_K, 0, 0, action);
     let program = [
@@ -44,14 +44,14 @@ pub fn hide(command: &mut Command) {
     ];
     let filters = program.map(|(code, jt, jf, k)| libc::sock_filter { code: code as u16, jt, jf, k });
     let install = move || install(&filters);
-    // SAFETY: between fork and exec the closure makes two system calls; it takes no lock and allocates nothing.
+    // SAFETY: between fork and exec the closure makes two system calls, takes no lock and allocates nothing.
     unsafe { command.pre_exec(install) };
 }
 
 fn install(filters: &[libc::sock_filter]) -> io::Result<()> {
     nix::sys::prctl::set_no_new_privs()?;
     let program = libc::sock_fprog { len: filters.len() as u16, filter: filters.as_ptr().cast_mut() };
-    // SAFETY: the program points to as many instructions as it says, and the kernel copies them.
+    // SAFETY: the program points to `len` instructions, which the kernel copies.
     let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0) };
     Errno::result(done)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! A worker that sleeps, with every order of its threads.
+//! loom tests of a sleeping worker, with every interleaving of the threads.
 
 use super::*;
 use loom::thread;
@@ -12,9 +12,9 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 
-/// Bytes of the shortest frame.
+/// Length of the shortest frame, in bytes.
 const FRAME_LEN: usize = 60;
-/// A setting that differs from every port's first one.
+/// A moderation setting that differs from the initial setting of every port.
 const CHANGED: ModerationConfig = ModerationConfig { policy: Policy::Off, ring_guard_frames: 77 };
 
 fn shared() -> Arc<Shared> {
@@ -37,7 +37,7 @@ fn closed() -> PortError {
     PortError::Closed(1)
 }
 
-/// A host that ends its worker as soon as it is polled, or as its moderation has changed.
+/// A host that ends its worker when it is polled, either at once or only after its moderation has changed.
 struct Host {
     shared: Arc<Shared>,
     ends_when_polled: bool,
@@ -105,7 +105,7 @@ fn send_one(end: &mut CableEnd) -> bool {
     is_lent
 }
 
-/// Takes frames from a cable until it has all.
+/// Receives frames from a cable until all expected frames have arrived.
 struct Receiver {
     end: CableEnd,
     expected: usize,
@@ -132,7 +132,7 @@ impl Task for Receiver {
     fn watch<'a>(&'a mut self, _now_ns: u64, _watch: &mut Watch<'a>) {}
 }
 
-/// Puts one frame into a cable as soon as it has room.
+/// Sends one frame as soon as the cable has room.
 struct Transmitter(CableEnd);
 
 impl Task for Transmitter {
@@ -176,7 +176,8 @@ fn a_worker_that_sleeps_on_a_full_cable_wakes_when_it_has_room() {
         let shared = shared();
         let worker = thread::spawn(move || drive(Transmitter(here), &shared));
         let mut taken = 0;
-        // One more than a batch: taken frames go back with the first frame of the next batch.
+        // Take one frame more than a batch: the slots of taken frames are returned with the first frame of the next
+        // batch.
         while taken < 65 && there.take(0).is_some() {
             taken += 1;
         }

@@ -1,16 +1,16 @@
-//! A worker between its tasks, and the time it polls.
+//! Tests of the worker's pulse and interrupts, and of the poll time.
 
 use super::*;
 use nix::errno::Errno;
 use std::os::fd::OwnedFd;
 
-/// A task in a blocking read of a pipe.
+/// A task that blocks in a read of a pipe.
 struct Waiting {
     pipe: OwnedFd,
     interrupts: Arc<AtomicUsize>,
 }
 
-/// A task that never has anything to do.
+/// A task that never has work.
 struct Idle;
 
 impl Task for Waiting {
@@ -55,13 +55,13 @@ fn a_worker_says_which_task_it_is_in_and_can_be_interrupted_there() {
     }
     for _ in 0..3 {
         let (seen, Pulse { turns, .. }) = (interrupts.load(Ordering::Relaxed), worker.pulse());
-        // The thread may have been outside of the call, and an earlier interrupt may be counted here.
+        // The thread may have been outside the read, and an earlier interrupt may be counted here.
         while interrupts.load(Ordering::Relaxed) == seen || worker.pulse().turns == turns {
             worker.interrupt();
             std::thread::yield_now();
         }
     }
-    // The task ends; the other one goes on.
+    // The waiting task ends, and the idle task continues.
     drop(other_end);
     let Pulse { turns, .. } = worker.pulse();
     while worker.pulse().turns < turns + 3 {
