@@ -1,8 +1,8 @@
 //! A virtual machine as a host: virtio-net over vhost-user.
 //!
-//! The machine's monitor (the frontend: QEMU, Cloud Hypervisor, DPDK's virtio-user) shares the guest's
-//! memory over a Unix socket and gives the addresses of the rings. Guest and adapter then communicate only
-//! through that memory. Sources: virtio 1.3 (2.7, 2.8, 5.1) and QEMU's `docs/interop/vhost-user.rst`.
+//! The virtual machine monitor is the frontend: QEMU, Cloud Hypervisor or DPDK's virtio-user. The frontend shares the
+//! guest's memory over a Unix socket, and sends the addresses of the rings. Guest and adapter then communicate only
+//! through the shared memory. Sources: virtio 1.3 (2.7, 2.8, 5.1) and QEMU's `docs/interop/vhost-user.rst`.
 //!
 //! ```text
 //!  guest ── rings in shared memory ──▶ VhostQueue (one thread per pair: a HostPort)
@@ -10,9 +10,9 @@
 //!  monitor ── messages, descriptors ──▶ control thread (one per port)
 //! ```
 //!
-//! Both sides may come and go in any order: a port without a guest takes nothing and has no room.
-//! Every input from a guest or a frontend is checked. Invalid input is counted and refused, and affects only
-//! that guest.
+//! Both sides can connect and disconnect in any order. A port without a guest fetches no frames, and refuses delivered
+//! frames for lack of buffers. Every input from a guest or a frontend is checked. Invalid input is counted and refused,
+//! and affects only its own guest.
 
 use offramp_offload::sync::lock;
 use std::io;
@@ -71,7 +71,7 @@ use offramp_adapter::stats::Row;
 use queue::QueueState;
 use session::Session;
 
-/// A vhost-user port that is not open yet.
+/// The builder of a vhost-user port.
 #[must_use = "the port is opened by `open`"]
 pub struct VhostUserBuilder<'a> {
     config: &'a VhostUserConfig,
@@ -81,12 +81,13 @@ pub struct VhostUserBuilder<'a> {
 }
 
 impl<'a> VhostUserBuilder<'a> {
-    /// Returns a builder with a socket of its own, no sandbox and no observer.
+    /// Returns a builder for a port that creates its own socket, without sandbox and without observer.
     pub fn new(config: &'a VhostUserConfig) -> Self {
         Self { config, listener: None, sandbox: Sandbox::default(), observer: Box::new(drop) }
     }
 
-    /// Sets a listening, non-blocking socket for a server. The port never removes its file. `None`: the port makes one.
+    /// Sets a listening, non-blocking socket for a server. The port never removes the file of a given socket. If
+    /// `None`, the port creates the socket.
     pub fn listener(self, listener: Option<UnixListener>) -> Self {
         Self { listener, ..self }
     }
@@ -101,10 +102,11 @@ impl<'a> VhostUserBuilder<'a> {
         Self { observer, ..self }
     }
 
-    /// Opens the socket and starts the control thread. Frontends are answered once the queues are driven.
+    /// Opens the socket and starts the control thread. Frontends get answers as soon as threads poll the queues.
     ///
     /// # Errors
-    /// Returns an error if a number is out of range, or the socket cannot be made; nothing is left behind then.
+    /// Returns an error if a number is out of range, or the socket cannot be created. No socket file remains in this
+    /// case.
     pub fn open(self) -> Result<VhostUser, VhostUserError> {
         let Self { config, listener, sandbox, observer } = self;
         config.check()?;
@@ -169,7 +171,7 @@ fn system_error(config: &VhostUserConfig, doing: &'static str) -> impl FnOnce(io
     move |cause| VhostUserError::System { socket, doing, cause }
 }
 
-/// The queue pairs of a port that opens.
+/// The queue pairs of a port being opened.
 struct Queues {
     pairs: Vec<Option<VhostQueue>>,
     senders: Vec<Sender<QueueState>>,
@@ -195,7 +197,7 @@ impl Queues {
     }
 }
 
-/// Returns the listening socket of a server, and its file if the port is to remove it.
+/// Returns the listening socket of a server, and the socket's file if the port must remove it.
 fn listening(
     config: &VhostUserConfig,
     given: Option<UnixListener>,
@@ -210,8 +212,8 @@ fn listening(
     }
 }
 
-/// A vhost-user port. When it and its queues are dropped, the frontend sees the socket close and a server's
-/// socket is removed.
+/// A vhost-user port. Dropping the port and its queues closes the frontend's connection, and removes the socket file of
+/// a server.
 #[derive(Debug)]
 pub struct VhostUser {
     config: VhostUserConfig,
@@ -226,20 +228,22 @@ pub struct VhostUser {
     ended: Arc<Mutex<Option<String>>>,
     stop: Arc<EventFd>,
     control: Option<JoinHandle<()>>,
-    /// Set for a server that made its socket.
+    /// The socket's file, if this port is a server and created the socket.
     socket_file: Option<SocketFile>,
 }
 
 impl VhostUser {
-    /// Opens the socket and starts the control thread. Frontends are answered once the queues are driven.
+    /// Opens the socket and starts the control thread. Frontends get answers as soon as threads poll the queues.
     ///
     /// # Errors
-    /// Returns an error if a number is out of range, or the socket cannot be made; nothing is left behind then.
+    /// Returns an error if a number is out of range, or the socket cannot be created. No socket file remains in this
+    /// case.
     pub fn open(config: &VhostUserConfig) -> Result<Self, VhostUserError> {
         VhostUserBuilder::new(config).open()
     }
 
-    /// Takes queue pair `index` for one thread; `None` if there is none or it was taken.
+    /// Takes queue pair `index` for one thread. Returns `None` if `index` is out of range or the pair was already
+    /// taken.
     pub fn queue(&mut self, index: usize) -> Option<VhostQueue> {
         self.queues.get_mut(index)?.take()
     }
@@ -249,33 +253,34 @@ impl VhostUser {
         &self.config
     }
 
-    /// Removes the file of a server's socket early: no new frontend finds the port. A file that replaced it stays.
+    /// Removes the file of a server's socket before the port closes, so that no new frontend can connect. A file that
+    /// has replaced the socket stays.
     pub fn remove_socket(&self) {
         if let Some(file) = &self.socket_file {
             file.remove();
         }
     }
 
-    /// Begins [`VhostUser::close`] without waiting: the end of several ports takes as long as that of one.
+    /// Starts [`VhostUser::close`] without waiting, so that several ports close in parallel.
     pub fn begin_close(&self) {
-        // A full counter rings already.
+        // The write fails only if the counter is full: the eventfd is then readable already.
         let _ = self.stop.write(1);
     }
 
-    /// Disconnects the frontend and ends the control thread; this unmaps the guest's memory. The queues go on without a
-    /// guest until their threads drop them.
+    /// Disconnects the frontend and ends the control thread, which unmaps the guest's memory. The queues continue
+    /// without a guest until their threads drop them.
     pub fn close(&mut self) {
         self.begin_close();
-        // No thread drives the queues that were not taken, and none must wait for them.
+        // No thread polls the queues that were not taken. Drop these queues, so that no thread waits for them.
         self.queues.clear();
         if let Some(control) = self.control.take() {
-            // A panic in the thread was reported when it happened.
+            // A panic of the thread was already reported.
             let _ = control.join();
         }
         self.socket_file = None;
     }
 
-    /// Changes the offloads that may be offered, from the guest's next negotiation on.
+    /// Sets the offloads that the port can offer. The change takes effect at the guest's next negotiation.
     pub fn allow(&self, offloads: Offloads) {
         self.allowed.store(offloads.bits(), Ordering::Relaxed);
     }
@@ -285,25 +290,25 @@ impl VhostUser {
         lock(&self.status).clone()
     }
 
-    /// Disconnects the frontend and sets [`PortStatus::last_refusal`] to `why`. Returns whether one was connected. The
-    /// next one may connect.
+    /// Disconnects the frontend and sets [`PortStatus::last_refusal`] to `why`. Returns whether a frontend was
+    /// connected. Another frontend can connect afterwards.
     pub fn disconnect(&self, why: &str) -> bool {
         let is_connected = self.status().is_connected;
         if is_connected {
             *lock(&self.ended) = Some(why.to_owned());
-            // A full counter rings already.
+            // The write fails only if the counter is full: the eventfd is then readable already.
             let _ = self.alarm.write(1);
         }
         is_connected
     }
 
-    /// Returns the state of the link, as the guest reads it. A port with a [`carrier`](VhostUserConfig::carrier) sets
-    /// the wire's part of it itself.
+    /// Returns the state of the link, as read by the guest. A port with a [`carrier`](VhostUserConfig::carrier) updates
+    /// the wire's state itself.
     pub fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// Connects this port and `far` by a cable: the link of each is up while the other has a frontend.
+    /// Connects this port and `far` by a cable. The link of each port is up while the opposite port has a frontend.
     pub fn join(&self, far: &Self) {
         self.presence.follow(&far.link);
         far.presence.follow(&self.link);
@@ -314,12 +319,13 @@ impl VhostUser {
         &self.channel_counters
     }
 
-    /// Returns the counters of each queue pair, then of the control queue if the port serves it.
+    /// Returns the counters of each queue pair, followed by those of the control queue if the port serves the control
+    /// queue.
     pub fn queue_counters(&self) -> &[Arc<QueueCounters>] {
         &self.queue_counters
     }
 
-    /// Returns the values of [`guest_rows`], those of the queues as sums.
+    /// Returns the values of [`guest_rows`]. The counters of the queues are added up.
     pub fn guest_counts(&self) -> impl Iterator<Item = (&'static Row, u64)> {
         let sum = |(place, row): (usize, _)| {
             let of_queues = self.queue_counters.iter().filter_map(|queue| queue.values().nth(place));

@@ -1,7 +1,7 @@
-//! Calls through a pipe or, as User Mode Linux has it in place of one, a socket.
+//! Calls through a pipe, or through a socket, which User Mode Linux uses in place of a pipe.
 //!
-//! The reader of a pipe can block its writer indefinitely. So a thread of its own writes, and the threads of the frames
-//! raise an eventfd for it.
+//! The reader of a pipe can block its writer indefinitely. A separate thread therefore writes to the pipe, and the data
+//! threads wake this thread through an eventfd.
 
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -13,16 +13,16 @@ use std::sync::Arc;
 
 /// The bytes of one call in a pipe.
 const CALL: [u8; 8] = 1u64.to_ne_bytes();
-/// The value to end the thread: it exceeds the calls between two reads of the counter.
+/// The eventfd value that ends the thread. The value exceeds any number of calls between two reads of the counter.
 const END: u64 = 1 << 32;
 
-/// A thread for calls through a pipe, until this is dropped.
+/// A thread that forwards calls to a pipe. Dropping this value ends the thread.
 #[derive(Debug)]
 pub(super) struct CallPipe(Arc<EventFd>);
 
 impl CallPipe {
-    /// Starts the thread. It holds `threads` while it lives: also after this is dropped, as long as the pipe's reader
-    /// blocks it.
+    /// Starts the thread, which holds a clone of `threads` until its end. A reader that blocks the pipe can delay this
+    /// end beyond the drop of the returned value.
     pub(super) fn start(pipe: OwnedFd, threads: &Arc<()>) -> io::Result<Self> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
         let (calls, alive) = (Arc::clone(&bell), Arc::clone(threads));
@@ -35,16 +35,16 @@ impl CallPipe {
         Ok(Self(bell))
     }
 
-    /// Returns the eventfd in place of the pipe.
+    /// Returns the eventfd that replaces the pipe.
     pub(super) fn bell(&self) -> io::Result<OwnedFd> {
         self.0.as_fd().try_clone_to_owned()
     }
 }
 
-/// Writes one call. A pipe or socket without a reader harms only its maker.
+/// Writes one call. A pipe or socket without a reader harms only the frontend that created it.
 fn notify(pipe: &OwnedFd) {
-    // A full socket has unread calls. A wait for room might last for ever: the two ends of one socket may be the calls
-    // of two rings, held by no process but this one.
+    // Do not wait for room: a full socket already has unread calls, and the wait might never end. The two ends of one
+    // socket may be the call descriptors of two rings, with this process as their only holder.
     if send(pipe.as_raw_fd(), &CALL, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) == Err(Errno::ENOTSOCK) {
         let _ = write(pipe, &CALL);
     }
@@ -52,7 +52,7 @@ fn notify(pipe: &OwnedFd) {
 
 impl Drop for CallPipe {
     fn drop(&mut self) {
-        // This cannot block: the counter is far from full.
+        // The write cannot block, because the counter is far from full.
         let _ = self.0.write(END);
     }
 }

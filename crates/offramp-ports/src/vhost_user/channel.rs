@@ -1,8 +1,8 @@
-//! The channel for the backend's requests and the frontend's answers (vhost-user, "Back-end message types"). The only
-//! request reports a changed configuration.
+//! The backend channel, for the backend's requests and the frontend's answers (vhost-user, "Back-end message types").
+//! The only request reports a changed configuration.
 //!
-//! Nothing here waits: a frontend may be waiting for this side's answer, and both would wait for ever. Until a request
-//! is answered no other is made; changes meanwhile are reported after the answer.
+//! No function here blocks: if the frontend were waiting for this side's answer, both sides would wait forever. At most
+//! one request is unanswered at a time. Changes before its answer are reported after the answer.
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
@@ -12,16 +12,16 @@ use std::os::unix::net::UnixStream;
 
 /// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
 const CONFIG_CHANGE: u32 = 2;
-/// Header flags: version 1; this is an answer; an answer is wanted.
+/// Header flags: version 1 with its mask, the flag of a reply, and the flag that requests a reply.
 const VERSION: u32 = 0x1;
 const VERSION_MASK: u32 = 0x3;
 const REPLY: u32 = 0x4;
 const NEED_REPLY: u32 = 0x8;
-/// Bytes of a message's header, and of an answer: a header and 64 bits.
+/// Length of a message's header, and of an answer (a header and 64 bits), in bytes.
 const HEADER_LEN: usize = 12;
 const ANSWER_LEN: usize = HEADER_LEN + 8;
 
-/// The reason for the end of the channel. The connection itself goes on.
+/// The reason for the end of the channel. The connection to the frontend continues.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     #[error("the backend channel is not a socket: {0}")]
@@ -38,10 +38,10 @@ pub(super) enum Ended {
 #[derive(Debug)]
 pub(super) struct Channel {
     stream: UnixStream,
-    /// The frontend answers (`REPLY_ACK`).
+    /// True if the frontend answers requests (`REPLY_ACK`).
     wants_answers: bool,
     is_asked: bool,
-    /// The configuration has changed, and no request has reported it yet.
+    /// True if the configuration has changed and no request has reported the change yet.
     is_due: bool,
     /// The bytes of an answer read so far.
     answer: [u8; ANSWER_LEN],
@@ -56,7 +56,7 @@ impl Channel {
         Ok(Self { stream, wants_answers, is_asked: false, is_due: false, answer: [0; ANSWER_LEN], answer_len: 0 })
     }
 
-    /// Reports a changed configuration: at once, or after the answer to the last report.
+    /// Reports a changed configuration, at once or after the answer to the last report.
     pub(super) fn report_config_change(&mut self) -> Result<(), Ended> {
         self.is_due = true;
         self.report_if_due()
@@ -77,14 +77,14 @@ impl Channel {
                 self.is_asked = self.wants_answers;
                 Ok(())
             }
-            // The frontend has not read the report before, and will find the newest state when it does.
+            // The frontend has not read the last report, and will read the newest configuration after it.
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Ok(_) => Err(Ended::Broken(Errno::EMSGSIZE)),
             Err(error) => Err(Ended::Broken(error)),
         }
     }
 
-    /// Reads from the frontend. Returns `Some` after a complete answer: true if the frontend obeyed the request.
+    /// Reads from the frontend. After a complete answer, returns `Some` with true if the frontend accepted the request.
     pub(super) fn serve(&mut self) -> Result<Option<bool>, Ended> {
         let room = &mut self.answer[self.answer_len..];
         match recv(self.stream.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {

@@ -7,12 +7,12 @@ use offramp_offload::caps::Offloads;
 use offramp_virtio::ring::QUEUE_SIZE_MAX;
 use std::path::PathBuf;
 
-/// Longest super-frame that a guest sends by default, in bytes: an Ethernet header with two VLAN tags and an
-/// IP packet of 65536 bytes.
+/// Default maximum length of a super-frame from a guest, in bytes: an Ethernet header with two VLAN tags and an IP
+/// packet of 65536 bytes.
 pub const FRAME_LEN_MAX: usize = 65536 + 22;
 
-/// Most bytes of guest memory mapped for a frontend by default: 1 TiB. A process has 128 TiB of addresses for all
-/// its guests (x86-64 with four levels of page tables).
+/// Default maximum of guest memory mapped for a frontend, in bytes: 1 TiB. The address space of a process has 128 TiB
+/// for all its guests (x86-64 with four levels of page tables).
 pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
 /// The listening side of the socket.
@@ -21,56 +21,55 @@ pub enum Mode {
     /// This port listens, and frontends connect (QEMU's `server=off`).
     #[default]
     Server,
-    /// The frontend listens; this port connects, again and again until it is there.
+    /// The frontend listens, and this port retries to connect until the frontend accepts.
     Client,
 }
 
 /// The settings of a vhost-user port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VhostUserConfig {
-    /// The Unix socket.
+    /// Path of the Unix socket.
     pub socket: PathBuf,
     /// The listening side.
     pub mode: Mode,
     /// The access rights of a server's socket.
     pub socket_rights: SocketRights,
-    /// The user of a permitted frontend's process; `None`: any that can connect, or listens there.
+    /// The user id of a permitted frontend's process. If `None`, any user is permitted.
     pub allowed_uid: Option<u32>,
-    /// Queue pairs, 1 to [`ControlQueue::queue_pairs_max`]. A guest may use fewer.
+    /// Number of queue pairs, 1 to [`ControlQueue::queue_pairs_max`]. A guest can use fewer.
     pub queue_pairs: u16,
-    /// The guest's Ethernet address; `None`: the frontend chooses it.
+    /// The guest's Ethernet address. If `None`, the frontend chooses the address.
     pub mac: Option<[u8; 6]>,
-    /// All queue pairs are driven as one [`VhostPort`](super::VhostPort), so that a guest may choose the
-    /// receive pair of a flow.
+    /// True if one [`VhostPort`](super::VhostPort) serves all queue pairs, so that a guest can choose the receive pair
+    /// of a flow.
     pub steers: bool,
-    /// The addresses that the guest may take by its control queue; any when empty.
+    /// The addresses that the guest can set through its control queue. If empty, the guest can set any address.
     pub mac_addresses: Vec<[u8; 6]>,
-    /// The speed of the wire in megabits per second; `None`: unknown. A guest reads it if the port serves its control
-    /// queue.
+    /// The speed of the wire in megabits per second, or `None` if unknown. A guest can read the speed only if the port
+    /// serves its control queue.
     pub speed_mbps: Option<u32>,
-    /// The MTU in the guest's configuration, in bytes of IP; `None`: the configuration has none.
+    /// The MTU in the guest's configuration, in bytes of the IP packet. If `None`, the configuration has no MTU.
     pub mtu: Option<u16>,
-    /// The offloads that may be offered to the guest at first; [`VhostUser::allow`](super::VhostUser::allow)
-    /// changes them.
+    /// The offloads that the port can offer initially. [`VhostUser::allow`](super::VhostUser::allow) changes this set.
     pub offloads: Offloads,
-    /// The server of the control queue. Without a control queue a guest uses one queue pair.
+    /// The server of the control queue. Without a control queue, a guest uses one queue pair.
     pub control_queue: ControlQueue,
     /// The offered features of rings and memory.
     pub rings: RingFeatures,
-    /// Largest accepted ring, in descriptors.
+    /// Maximum size of a ring, in descriptors.
     pub queue_size_max: u16,
-    /// Longest frame accepted from the guest, in bytes with the Ethernet header.
+    /// Maximum length of a frame from the guest, in bytes including the Ethernet header.
     pub frame_len_max: usize,
-    /// Most bytes of guest memory mapped for a frontend.
+    /// Maximum of guest memory mapped for a frontend, in bytes.
     pub memory_bytes_max: u64,
-    /// The interface whose carrier the guest's link follows, in the namespace of the opening thread. `None`: the link
-    /// is up unless [`VhostUser::link`](super::VhostUser::link) or [`VhostUser::join`](super::VhostUser::join) sets
-    /// it down.
+    /// Name of an interface in the namespace of the opening thread. The guest's link follows the carrier of this
+    /// interface. If `None`, the link is up unless [`VhostUser::link`](super::VhostUser::link) or
+    /// [`VhostUser::join`](super::VhostUser::join) sets it down.
     pub carrier: Option<String>,
 }
 
 impl VhostUserConfig {
-    /// Returns the settings of a server on `socket` with one queue pair and everything on.
+    /// Returns the settings of a server on `socket` with one queue pair and all ratified offloads and ring features.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),

@@ -1,7 +1,8 @@
-//! The guest's control queue if the port serves it: the guest's settings and the events that reset them.
+//! The control queue of a guest, if the port serves it: the guest's settings, and the events that reset these settings.
 //!
-//! The ring belongs to the port's own thread, so that a guest that floods it delays nobody else. A command that changes
-//! the queues goes through their mailboxes. It is answered and shown once it is in force in all of them.
+//! The ring is served by the port's control thread, so that a guest that floods the ring delays no other guest. A
+//! command that changes the queues is sent to their mailboxes. The command is answered and displayed after all queues
+//! have applied it.
 
 use super::config::VhostUserConfig;
 use super::counters::QueueCounters;
@@ -20,49 +21,49 @@ use offramp_virtio::control::{Command, MacAddress, NotificationCoalescing, Recei
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// With one of these a driver knows all queue pairs of the device (virtio 1.3, 5.1.2).
+/// A driver with one of these features supports all queue pairs of the device (virtio 1.3, 5.1.2).
 const SEVERAL_PAIRS: u64 = MQ | RSS;
 
 /// The settings that a guest made through its control queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlStatus {
-    /// Number of queue pairs that the guest receives on.
+    /// Number of queue pairs on which the guest receives.
     pub queue_pairs: u16,
-    /// Receive offloads that it accepts, as feature bits.
+    /// Receive offloads accepted by the guest, as feature bits.
     pub guest_offloads: u64,
-    /// Its interrupt coalescing for each ring, receive and transmit of the first pair first; `None`: not set.
+    /// The guest's interrupt coalescing for each ring, in the order of the vrings. `None` if not set.
     pub coalescing: Vec<Option<Coalescing>>,
-    /// Its receive filter.
+    /// The guest's receive filter.
     pub filter: FilterStatus,
-    /// Its hash settings for received frames; `None`: not set.
+    /// The guest's hash settings for received frames. `None` if not set.
     pub hash: Option<HashStatus>,
-    /// Commands that were refused.
+    /// Number of refused commands.
     pub refused: u64,
 }
 
 /// A guest's receive filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilterStatus {
-    /// Its receive modes; `None`: not set, and it receives frames for every address.
+    /// The guest's receive modes. If `None`, no mode was set, and the guest receives frames for every address.
     pub modes: Option<ReceiveModes>,
-    /// The address that it has taken in place of the port's, if any.
+    /// The address that the guest has set in place of the port's address, if any.
     pub mac: Option<[u8; 6]>,
-    /// Number of further unicast addresses that it receives.
+    /// Number of further unicast addresses in the filter.
     pub unicast_addresses: usize,
-    /// Number of multicast addresses that it receives.
+    /// Number of multicast addresses in the filter.
     pub multicast_addresses: usize,
-    /// VLANs whose tagged frames it receives; `None`: all.
+    /// VLANs whose tagged frames the guest receives. If `None`, the guest receives all tagged frames.
     pub vlans: Option<Vec<u16>>,
 }
 
 /// The planned effect of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Planned {
-    /// The answer has these bytes after `ack`.
+    /// The answer contains these bytes after `ack`.
     Answer(Vec<u8>),
-    /// The guest wants these settings.
+    /// The guest requests these settings.
     Change(Settings),
-    /// The guest wants these statistics; their queues have them.
+    /// The guest requests these statistics, which must be read from the queues.
     Statistics(Vec<StatisticsOf>),
 }
 
@@ -72,65 +73,66 @@ pub(super) struct Settings {
     queue_pairs: u16,
     guest_offloads: u64,
     coalescing: Vec<Option<Coalescing>>,
-    /// The last coalescing settings for all rings of a direction; a queue that is enabled again gets them (V75, V76).
+    /// The last coalescing settings for all receive rings and for all transmit rings. A queue that is enabled again
+    /// gets these settings (V75, V76).
     of_all: [Option<Coalescing>; 2],
     filter: Arc<Filter>,
     rss: Option<Arc<Rss>>,
-    /// The address that the guest has taken.
+    /// The address set by the guest.
     mac: Option<MacAddress>,
-    /// The guest is asked to announce itself, and has not confirmed it yet.
+    /// True if the guest was asked to announce itself and has not confirmed yet.
     is_asked_to_announce: bool,
 }
 
-/// The settings that apply to one ring of data.
+/// The settings that apply to one data ring.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RingSettings {
-    /// A transmit ring, or a receive ring of a pair that the guest receives on.
+    /// True for a transmit ring, and for a receive ring on which the guest receives.
     pub is_in_use: bool,
-    /// The negotiated features without the offloads that the guest has switched off.
+    /// The negotiated features, except offloads switched off by the guest.
     pub features: u64,
-    /// The guest's interrupt coalescing; `None`: not set.
+    /// The guest's interrupt coalescing. `None` if not set.
     pub wish: Option<Coalescing>,
-    /// Its receive filter; `None`: it receives everything.
+    /// The guest's receive filter. If `None`, every frame passes.
     pub filter: Option<Arc<Filter>>,
-    /// Its settings for spreading flows; `None`: the port decides.
+    /// The guest's hash and steering settings. If `None`, the port steers the flows.
     pub rss: Option<Arc<Rss>>,
 }
 
-/// The user's settings of a port; no guest can change them.
+/// The operator's settings of a port, which a guest cannot change.
 #[derive(Clone, Debug)]
 struct Rules {
     queue_pairs_max: u16,
-    /// The address that the port gives its guest.
+    /// The address that the port assigns to its guest.
     mac: Option<MacAddress>,
-    /// Addresses that the guest may take; any when empty.
+    /// Addresses that the guest can set. If empty, the guest can set any address.
     mac_addresses: Vec<MacAddress>,
 }
 
-/// A control queue and what its guest has set.
+/// A control queue and the guest's settings.
 #[derive(Debug)]
 pub(super) struct Control {
     pub queue: QueueState,
-    /// The guest's kicks.
+    /// The descriptor of the guest's kicks.
     pub kick: Option<Arc<OwnedFd>>,
     negotiated: u64,
     rules: Rules,
     /// The settings in force.
     pub settings: Settings,
-    /// Commands that were refused.
+    /// Number of refused commands.
     refused: u64,
-    /// Commands since the driver was reset: all, and those that succeeded.
+    /// Number of all commands, and number of successful commands, since the driver was reset.
     commands: [u64; 2],
-    /// The base of the ring when it stopped, and the features then.
+    /// The ring's base and the features at the time when the ring stopped.
     stopped_at: Option<(u32, u64)>,
-    /// The ring has been started since its frontend connected.
+    /// True if the ring has been started since the frontend connected.
     has_run: bool,
 }
 
 impl Settings {
     /// Returns the settings of a device after a reset (V51, V56, V79).
     fn after_reset(negotiated: u64, rules: &Rules) -> Self {
-        // A driver without a control queue cannot add a VLAN, whatever else was negotiated for it (DPDK).
+        // A driver without a control queue cannot add a VLAN, even if `CTRL_VLAN` was negotiated (DPDK).
         let vlans = (negotiated & CTRL_VQ != 0 && negotiated & CTRL_VLAN != 0).then(VlanTable::default);
         Self {
             queue_pairs: 1,
@@ -144,14 +146,15 @@ impl Settings {
         }
     }
 
-    /// Changes the filter. A guest that sets modes or a table of addresses has a filter from then on.
+    /// Changes the filter. A guest that has set modes or a table of addresses has a filter. Returns `None` if the
+    /// change is invalid.
     fn with_filter(mut self, change: impl FnOnce(&mut Filter) -> Option<()>) -> Option<Self> {
         change(Arc::make_mut(&mut self.filter))?;
         Some(self)
     }
 
-    /// Changes the number of queue pairs in use. A queue that is used again gets the last coalescing settings for all
-    /// of its direction (V75, V76). The port spreads the guest's flows again.
+    /// Changes the number of queue pairs in use. A queue that is enabled again gets the last coalescing settings of its
+    /// direction (V75, V76). The port steers the guest's flows again.
     fn with_queue_pairs(mut self, pairs: u16) -> Self {
         self.rss = self.rss.map(|rss| Arc::new(Arc::unwrap_or_clone(rss).without_table()));
         self.queue_pairs = pairs;
@@ -186,14 +189,14 @@ impl Control {
         }
     }
 
-    /// Returns whether a vring is the control queue's: the last one, or the third for a driver without `MQ` and `RSS`
-    /// (virtio 1.3, 5.1.2).
+    /// Returns whether a vring is the control queue: the last vring, or the third vring for a driver without `MQ` and
+    /// `RSS` (virtio 1.3, 5.1.2).
     pub(super) fn is_at(vring: usize, negotiated: u64, queue_pairs_max: u16) -> bool {
         let has_one_pair = negotiated != 0 && negotiated & SEVERAL_PAIRS == 0;
         vring == if has_one_pair { 2 } else { 2 * usize::from(queue_pairs_max) }
     }
 
-    /// Returns the guest's settings while its ring runs.
+    /// Returns the guest's settings if the control queue is running.
     pub(super) fn status(&self) -> Option<ControlStatus> {
         let Settings { queue_pairs, guest_offloads, coalescing, filter, mac, .. } = &self.settings;
         let [unicast_addresses, multicast_addresses] = filter.address_counts();
@@ -213,8 +216,8 @@ impl Control {
         })
     }
 
-    /// Takes over the negotiated features. Another driver starts without settings; the start or end of a migration
-    /// changes none.
+    /// Applies the negotiated features. Changed features reset the settings, because they come from another driver. The
+    /// start or end of a migration does not change the settings.
     pub(super) fn set_features(&mut self, negotiated: u64) {
         if negotiated & !LOG_ALL != self.negotiated & !LOG_ALL {
             self.settings = Settings::after_reset(negotiated, &self.rules);
@@ -223,32 +226,33 @@ impl Control {
         self.queue.set_features(negotiated);
     }
 
-    /// Returns the negotiated features without the offloads that the guest has switched off.
+    /// Returns the negotiated features, except offloads switched off by the guest.
     pub(super) fn features_in_force(&self, settings: &Settings) -> u64 {
         self.negotiated & !features::guest_offload_bits() | settings.guest_offloads
     }
 
-    /// Records that the ring has stopped at `base`; `None`: it broke, or its driver was reset. A monitor sends the same
-    /// messages for a pause as for a reset of the device, and after a pause the guest does not repeat its commands.
+    /// Records that the ring has stopped at `base`, or `None` if the ring broke or its driver was reset. A monitor
+    /// sends the same messages for a pause as for a device reset. After a pause, the guest does not repeat its
+    /// commands.
     pub(super) fn stopped(&mut self, base: Option<u32>) {
         self.stopped_at = base.map(|base| (base, self.negotiated & !LOG_ALL));
     }
 
-    /// Records that the ring starts at `base`. Returns whether the guest's driver was reset since the stop, so that its
-    /// settings are void.
+    /// Records that the ring starts at `base`. Returns true if the guest's driver was reset since the stop, which makes
+    /// its settings void.
     pub(super) fn is_new(&mut self, base: u32) -> bool {
         self.has_run = true;
         self.stopped_at.take() != Some((base, self.negotiated & !LOG_ALL))
     }
 
-    /// Forgets the guest's settings, as a reset does.
+    /// Resets the guest's settings.
     pub(super) fn forget(&mut self) {
         self.stopped_at = None;
         self.commands = [0; 2];
         self.settings = Settings::after_reset(self.negotiated, &self.rules);
     }
 
-    /// Returns the address that the guest has taken, if any.
+    /// Returns the address set by the guest, if any.
     pub(super) fn mac(&self) -> Option<MacAddress> {
         self.settings.mac
     }
@@ -262,9 +266,9 @@ impl Control {
         self.settings.is_asked_to_announce
     }
 
-    /// Returns the part of some settings for a ring of data. The guest chooses its receive pairs, unless its frontend
-    /// serves the control queue itself. It may transmit on all pairs enabled by its frontend: frames queued before it
-    /// chose fewer are not lost.
+    /// Returns the settings for one data ring. The guest chooses its receive pairs, unless the frontend serves the
+    /// control queue. The guest can transmit on all pairs enabled by its frontend, so that frames queued before a
+    /// reduction of the pairs are not lost.
     pub(super) fn of_ring(&self, settings: &Settings, vring: usize) -> RingSettings {
         let (side, pair) = Side::of(vring);
         let has_chosen = self.negotiated & CTRL_VQ != 0 && self.has_run;
@@ -288,12 +292,12 @@ impl Control {
         self.refused += u64::from(!is_done);
     }
 
-    /// Returns the commands and the successes among them; the current command counts as one.
+    /// Returns the number of commands and of successful commands. The current command counts as successful.
     pub(super) fn statistics(&self) -> [u64; 2] {
         [self.commands[0], self.commands[1] + 1]
     }
 
-    /// Returns the statistics available to a driver with these features.
+    /// Returns the statistics available with the negotiated features.
     fn statistics_types(&self) -> StatisticsTypes {
         let offloads = features::offloads(self.negotiated);
         let mut types = StatisticsTypes::CVQ
@@ -308,7 +312,7 @@ impl Control {
         types
     }
 
-    /// Returns whether a queue exists and has all these statistics (V84).
+    /// Returns whether a queue exists and has all requested statistics (V84).
     fn has_statistics(&self, of: &StatisticsOf) -> bool {
         let StatisticsOf { vq_index, types } = *of;
         let vring = usize::from(vq_index);
@@ -354,7 +358,7 @@ impl Control {
                 self.has(MQ).filter(|()| (1..=self.rules.queue_pairs_max).contains(pairs))?;
                 next.with_queue_pairs(*pairs)
             }
-            // The pairs in use are the guest's transmit and receive pairs.
+            // The pairs in use include all transmit and receive pairs of the guest.
             Command::Rss(config) => {
                 self.has(RSS).filter(|()| (1..=self.rules.queue_pairs_max).contains(&config.max_tx_vq))?;
                 let rss = Rss::spreading(config, self.rules.queue_pairs_max)?;
@@ -382,7 +386,7 @@ impl Control {
                 *next.coalescing.get_mut(self.coalesced_queue(*vring)?)? = Some(coalescing(*wish));
                 next
             }
-            // V55: the status no longer asks for it once the command is answered.
+            // V55: after the answer to this command, the status no longer requests an announcement.
             Command::Announced => {
                 self.has(GUEST_ANNOUNCE).filter(|()| next.is_asked_to_announce)?;
                 Settings { is_asked_to_announce: false, ..next }
@@ -413,7 +417,7 @@ impl Control {
         }
     }
 
-    /// Returns whether the port's rules permit the guest this address.
+    /// Returns whether the port's rules permit this address.
     fn may_take(&self, mac: &MacAddress) -> bool {
         self.rules.mac_addresses.is_empty() || self.rules.mac_addresses.contains(mac)
     }
@@ -422,7 +426,7 @@ impl Control {
         (self.negotiated & feature != 0).then_some(())
     }
 
-    /// Returns the index of a queue in use, if the guest may set coalescing for a single queue (V74).
+    /// Returns the index of a queue in use, if the guest can set coalescing for a single queue (V74).
     fn coalesced_queue(&self, vring: u16) -> Option<usize> {
         self.has(VQ_NOTF_COAL).filter(|()| vring / 2 < self.settings.queue_pairs)?;
         Some(usize::from(vring))
@@ -463,7 +467,7 @@ mod tests {
         control
     }
 
-    /// Puts a command into force at once. Returns whether it is valid.
+    /// Applies a command at once. Returns whether the command is valid.
     fn obey(control: &mut Control, command: &Command) -> bool {
         let planned = control.plan(command);
         if let Some(Planned::Change(next)) = planned {
@@ -532,14 +536,14 @@ mod tests {
         let wrong = [
             Command::QueuePairs(0),
             Command::QueuePairs(5),
-            // A ring of an unused pair, and an index beyond the rings of data.
+            // A ring of an unused pair, and an index after the data rings.
             Command::CoalesceQueue(2, FIRST),
             Command::CoalesceQueue(8, FIRST),
             Command::CoalescingOfQueue(u16::MAX),
-            // An offload of transmit, and one that was not negotiated.
+            // A transmit offload, and an offload that was not negotiated.
             Command::GuestOffloads(1),
             Command::GuestOffloads(1 << 7),
-            // A VLAN out of range; the address of a group, of no station, and one that the port's rules forbid.
+            // A VLAN out of range, a group address, a zero address, and an address forbidden by the port's rules.
             Command::Vlan(4096, true),
             Command::MacAddress([1, 0, 0x5e, 0, 0, 1]),
             Command::MacAddress([0; 6]),

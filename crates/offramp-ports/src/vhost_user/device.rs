@@ -1,4 +1,4 @@
-//! The device's state, set message by message by its frontend, and the resulting changes of the queues.
+//! The state of a device, set by its frontend's messages, and the resulting changes of the queues.
 
 use super::call_pipe::CallPipe;
 use super::config::VhostUserConfig;
@@ -34,16 +34,18 @@ mod configuration;
 mod messages;
 mod transfer;
 
-/// Guest-physical bytes per byte of the dirty log: a bit for each page of 4096 bytes (vhost-user, "Migration").
+/// Number of guest-physical bytes covered by a byte of the dirty log: a bit for each page of 4096 bytes (vhost-user,
+/// "Migration").
 const LOG_BYTE_COVERS: u64 = 8 * 4096;
-/// Most guest-physical addresses of a processor (x86-64, Arm: 52 bits).
+/// Maximum size of a processor's guest-physical address space, in bytes (x86-64, Arm: 52 bits).
 const GUEST_ADDRESSES_MAX: u64 = 1 << 52;
-/// Bytes that QEMU adds to a log for memory to come, plus rounding.
+/// Number of bytes that QEMU adds to a log for future memory, plus rounding.
 const LOG_SLACK_LEN: u64 = 2 * 4096;
-/// Most threads for interrupts through pipes: of a frontend, and of one before it whose threads are just ending.
+/// Maximum number of threads per vring for interrupts through pipes: one for the frontend, and one for the previous
+/// frontend, whose threads may still be ending.
 const CALL_THREADS_PER_VRING: usize = 2;
 
-/// The reason for refusing a message. Each ends the connection.
+/// The reason for refusing a message. Every refusal ends the connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
     #[error("vring {0}: out of range")]
@@ -105,7 +107,7 @@ impl From<Refused> for Error {
 #[derive(Debug)]
 enum Kick {
     Event(Event),
-    /// None: the ring is polled.
+    /// The ring has no kick descriptor and is polled.
     Polled,
 }
 
@@ -124,55 +126,55 @@ struct Setup {
     place: RingPlace,
     has_place: bool,
     base: u32,
-    /// The ring's base at a reset. When a device migrates, QEMU resets its status before it asks for its bases (7.2:
+    /// The ring's base at a reset. During a migration, QEMU resets the device status before requesting the bases (7.2:
     /// `vhost_dev_stop`).
     ended_at: Option<u32>,
-    /// The position at which the ring stopped; `None` after it was set again.
+    /// The position at which the ring stopped. `None` after the frontend set a new base.
     stopped_at: Option<u32>,
-    /// The position in a loaded state, until the ring starts.
+    /// The ring's position in a loaded state. `None` after the ring has started.
     loaded: Option<u32>,
-    /// Set once the frontend starts the ring.
+    /// The kick source, set when the frontend starts the ring.
     kick: Option<Kick>,
-    /// Set if interrupts go through a pipe.
+    /// The thread for interrupts through a pipe, if the call descriptor is a pipe.
     call_pipe: Option<CallPipe>,
     is_logged: bool,
     is_running: bool,
-    /// The last setting from the frontend, for a ring of data.
+    /// The enabled state last set by the frontend, for a data ring.
     is_enabled: Option<bool>,
 }
 
-/// A guest's device as its frontend sees it.
+/// A guest's device, as set up by its frontend.
 #[derive(Debug)]
 pub(super) struct Device {
     config: VhostUserConfig,
-    /// The offloads that may be offered now; the user's switches.
+    /// Bits of the offloads that the operator currently allows to offer.
     allowed: Arc<AtomicU32>,
-    /// Rings when the frontend removed shared memory.
+    /// Rings when the frontend has removed shared memory.
     alarm: Alarm,
-    /// Raises the eventfds of the frontend.
+    /// Signals the eventfds of the frontend.
     events: Events,
-    /// Shared by each thread for interrupts through a pipe, and by the device.
+    /// Counts the threads for interrupts through pipes: each thread holds a clone.
     call_threads: Arc<()>,
     queues: Vec<Sender<QueueState>>,
     vrings: Vec<Setup>,
-    /// The control queue, if the port serves it. Its vring is one of `vrings`, too.
+    /// The control queue, if the port serves it. `vrings` includes its vring.
     control: Option<Control>,
     memory: Arc<GuestMemory>,
     features: u64,
-    /// Features offered on this connection. The frontend may accept them at any time; vhost-user cannot withdraw them.
-    /// A feature switched off meanwhile stays granted until the frontend reconnects.
+    /// Features offered on this connection. The frontend may accept them at any time, because vhost-user cannot
+    /// withdraw an offer. A feature that was switched off meanwhile stays acceptable until the frontend reconnects.
     shown: u64,
     protocol_features: u64,
     status: u8,
     frontend_mtu: Option<u16>,
     link: Arc<Link>,
-    /// The `status` last read by the frontend, or last reported to it.
+    /// The configuration field `status` last read by the frontend or last reported to the frontend.
     status_reported: Option<u16>,
     inflight: Option<Arc<inflight::Region>>,
-    /// Former regions still held by running rings; at most one per ring.
+    /// Former inflight regions still held by running rings, at most one per ring.
     replaced_inflight: Vec<Arc<inflight::Region>>,
     log: Option<Arc<DirtyLog>>,
-    /// The file for a state that the frontend writes.
+    /// The file into which the frontend writes a state.
     incoming_state: Option<File>,
 }
 
@@ -238,7 +240,7 @@ impl Device {
         &self.memory
     }
 
-    /// Returns the size of each vring, 0 for a stopped one.
+    /// Returns the size of each vring, or 0 for a stopped vring.
     pub(super) fn ring_entries(&self) -> Vec<u16> {
         self.vrings.iter().map(|setup| if setup.is_running { setup.place.size } else { 0 }).collect()
     }
@@ -264,7 +266,7 @@ impl Device {
         self.vrings.get_mut(vring).ok_or(refused)
     }
 
-    /// Returns whether a vring is the control queue's.
+    /// Returns whether a vring is the control queue.
     fn is_control(&self, vring: usize) -> bool {
         self.would_be_control(vring, self.features)
     }
@@ -273,8 +275,8 @@ impl Device {
         self.control.is_some() && Control::is_at(vring, features, self.config.queue_pairs)
     }
 
-    /// Returns whether this driver does not use a vring: the last one, if the control queue is the third. Frontends
-    /// name it nevertheless (QEMU).
+    /// Returns whether the driver does not use a vring: the last vring, if the control queue is the third vring. QEMU
+    /// sets up this vring nevertheless.
     fn is_unused(&self, vring: usize) -> bool {
         vring == 2 * self.queues.len() && self.control.is_some() && !self.is_control(vring)
     }
@@ -297,7 +299,7 @@ impl Device {
         Ok(queue.run(move |state| work(state, side))?)
     }
 
-    /// Starts a ring once its place, size, memory and kick are set.
+    /// Starts a ring if its addresses, size, memory and kick are set.
     fn start(&mut self, vring: usize) -> Result<(), Refused> {
         if self.is_unused(vring) {
             return Ok(());
@@ -339,7 +341,7 @@ impl Device {
             let base = self.run(vring, end)?;
             let setup = self.vring(vring)?;
             setup.is_running = false;
-            // A broken ring has no base any more.
+            // A broken ring has no base; keep the last known base.
             setup.base = base.unwrap_or(setup.base);
             setup.stopped_at = base;
             if self.is_control(vring) {
@@ -349,7 +351,7 @@ impl Device {
         Ok(self.vring(vring)?.base)
     }
 
-    /// Stops every ring and forgets this frontend's settings.
+    /// Stops every ring and clears this frontend's settings.
     pub(super) fn reset(&mut self) {
         mailbox::run_everywhere(&self.queues, QueueState::reset);
         if let Some(control) = &mut self.control {
@@ -363,15 +365,15 @@ impl Device {
         self.status = 0;
         self.frontend_mtu = None;
         self.status_reported = None;
-        // The region's contents stay: the frontend may reconnect with it.
+        // Unmapping does not change the region's contents, so the frontend can reconnect with the region.
         self.inflight = None;
         self.replaced_inflight.clear();
         self.log = None;
         self.incoming_state = None;
     }
 
-    /// Stops a ring and returns its base. The frontend then knows the base, so the ring's part of the inflight region
-    /// is stale. If the ring has not run, that part holds the base of an earlier backend and stays.
+    /// Stops a ring and returns its base. The frontend then has the base, so the ring's part of the inflight region is
+    /// cleared as stale. If the ring has not run, its part holds the base of an earlier backend and is kept.
     fn finish(&mut self, vring: usize) -> Result<u32, Refused> {
         let has_run = self.vring(vring)?.is_running;
         let base = self.stop(vring)?;
@@ -382,7 +384,7 @@ impl Device {
         Ok(base)
     }
 
-    /// Has every queue use other memory; running rings continue at their base.
+    /// Replaces the memory of every queue. Running rings continue at their base.
     fn replace_memory(&mut self, memory: GuestMemory) -> Result<(), Refused> {
         let running: Vec<usize> = (0..self.vrings.len()).filter(|vring| self.vrings[*vring].is_running).collect();
         for vring in &running {
@@ -394,7 +396,7 @@ impl Device {
             queue.run(move |state| state.set_memory(memory)).map_err(Refused::from)?;
         }
         self.control.iter_mut().for_each(|control| control.queue.set_memory(Arc::clone(&self.memory)));
-        // The last owner unmaps it, and that takes long: it must not be the thread of the frames.
+        // Drop the old memory here: the last owner unmaps the memory, which takes too long for a data thread.
         drop(replaced);
         (0..self.vrings.len()).try_for_each(|vring| self.start(vring))
     }
@@ -439,20 +441,20 @@ impl Device {
         self.follow_enabled(vring)
     }
 
-    /// Handles `NET_SET_MTU`: the guest's MTU as set by the frontend, in bytes of IP.
+    /// Handles `NET_SET_MTU`: the guest's MTU set by the frontend, in bytes of the IP packet.
     pub(super) fn set_mtu(&mut self, mtu: u64) -> Result<(), Refused> {
         let mtu = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_MIN).ok_or(Refused::Mtu(mtu))?;
         self.frontend_mtu = Some(mtu);
         Ok(())
     }
 
-    /// Returns the bytes of the longest inflight region: one for all rings at their maximum size.
+    /// Returns the maximum length of an inflight region in bytes: a region for all rings at their maximum size.
     fn inflight_len_max(&self) -> u64 {
         inflight::region_len(self.vrings.len() as u16, self.config.queue_size_max)
     }
 
-    /// Returns the bytes of the longest dirty log. Before a frontend adds memory, it gives the log for it (QEMU). The
-    /// log may therefore cover all the memory that the port maps.
+    /// Returns the maximum length of a dirty log, in bytes. Before adding memory, QEMU sends a log that already covers
+    /// the new memory. The log can therefore cover as much memory as the port maps.
     fn log_len_max(&self) -> u64 {
         let addresses = self.memory.end().min(GUEST_ADDRESSES_MAX).max(self.config.memory_bytes_max);
         addresses.div_ceil(LOG_BYTE_COVERS) + LOG_SLACK_LEN
@@ -462,7 +464,7 @@ impl Device {
         self.events.event(fd.into()).map_err(Refused::NoEventFd)
     }
 
-    /// Returns the event to interrupt the guest: the eventfd itself, or an eventfd in place of its pipe.
+    /// Returns the event that interrupts the guest: the eventfd itself, or an eventfd that replaces a pipe.
     fn call(&self, fd: File) -> Result<(Event, Option<CallPipe>), Refused> {
         match self.events.event(fd.into()) {
             Ok(event) => Ok((event, None)),
@@ -480,7 +482,7 @@ impl Device {
 
     fn set_every_feature(&mut self) -> Result<(), Refused> {
         let negotiated = self.features;
-        // Without the feature the frontend no longer reads the log: the migration was cancelled.
+        // Without `LOG_ALL`, the frontend no longer reads the log: the migration was cancelled.
         let is_log_over = negotiated & LOG_ALL == 0;
         self.control.iter_mut().for_each(|control| control.set_features(negotiated));
         let in_force = self.control.as_ref().map(|control| control.features_in_force(&control.settings));
@@ -494,13 +496,13 @@ impl Device {
             };
             queue.run(change).map_err(Refused::from)?;
         }
-        // Another driver has no settings yet.
+        // Apply the settings again, because another driver starts without settings.
         self.follow_control()?;
         if is_log_over {
             self.control.iter_mut().for_each(|control| control.queue.set_log(None));
             self.log = None;
         }
-        // Without protocol features there is no SET_VRING_ENABLE: rings are enabled from the start.
+        // Without protocol features, SET_VRING_ENABLE does not exist, and rings are enabled from the start.
         if negotiated & PROTOCOL_FEATURES == 0 {
             for vring in 0..self.vrings.len() {
                 self.enable(vring, 1)?;
@@ -510,9 +512,9 @@ impl Device {
     }
 }
 
-/// Returns whether a descriptor is the write end of a pipe, or a socket as User Mode Linux makes one for a pipe. A
-/// socket back into this process, such as the frontend's connection, does not count. Neither does a readable end of a
-/// pipe: its owner can make the writer wait.
+/// Returns whether a descriptor is the write end of a pipe, or a socket, which User Mode Linux uses in place of a pipe.
+/// Returns false for a socket that leads back into this process, such as the frontend's connection. Returns false for a
+/// readable end of a pipe, because its owner can block the writer.
 fn is_pipe(fd: &OwnedFd) -> bool {
     let kind = fstat(fd).map_or(SFlag::empty(), |stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
     let is_written = || fcntl(fd, FcntlArg::F_GETFL).is_ok_and(|flags| flags & libc::O_ACCMODE == libc::O_WRONLY);

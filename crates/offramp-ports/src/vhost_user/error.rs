@@ -1,4 +1,4 @@
-//! The reasons for not making a vhost-user port.
+//! The errors from opening a vhost-user port.
 
 use super::features::MTU_MIN;
 use crate::sys::socket_file::{GIVING, hint};
@@ -6,7 +6,7 @@ use offramp_virtio::ring::QUEUE_SIZE_MAX;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The reason for not making a vhost-user port.
+/// An error from opening a vhost-user port.
 #[derive(Debug, thiserror::Error)]
 pub enum VhostUserError {
     /// The number of queue pairs is out of range.
@@ -14,12 +14,12 @@ pub enum VhostUserError {
     QueuePairs {
         /// The port's socket.
         socket: PathBuf,
-        /// The queue pairs that were asked for.
+        /// The requested number of queue pairs.
         queue_pairs: u16,
-        /// The maximum.
+        /// The maximum number of queue pairs.
         most: u16,
     },
-    /// Several queue pairs without a control queue: a guest cannot ask for them.
+    /// Several queue pairs were requested without a control queue, which a guest needs to enable them.
     #[error(
         "vhost-user \"{}\": {queue_pairs} queue pairs without a control queue, needed for more than one pair; use 1, \
          or a frontend with a control queue",
@@ -28,7 +28,7 @@ pub enum VhostUserError {
     ControlQueue {
         /// The port's socket.
         socket: PathBuf,
-        /// The queue pairs that were asked for.
+        /// The requested number of queue pairs.
         queue_pairs: u16,
     },
     /// The largest ring is out of range.
@@ -36,7 +36,7 @@ pub enum VhostUserError {
     QueueSize {
         /// The port's socket.
         socket: PathBuf,
-        /// The size that was asked for.
+        /// The requested size, in descriptors.
         queue_size: u16,
     },
     /// The MTU for the guest is out of range.
@@ -44,16 +44,16 @@ pub enum VhostUserError {
     Mtu {
         /// The port's socket.
         socket: PathBuf,
-        /// The MTU that was asked for.
+        /// The requested MTU, in bytes of the IP packet.
         mtu: u16,
     },
     /// The socket already has a listener.
     #[error("vhost-user \"{}\": the socket is in use; choose another path, or stop the listening process", .0.display())]
     SocketInUse(PathBuf),
-    /// The socket's path names something else. It stays as it is.
+    /// The socket's path has a file of another kind, which is left unchanged.
     #[error("vhost-user \"{}\": the file exists and is not a socket; remove the file, or choose another path", .0.display())]
     NoSocket(PathBuf),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("vhost-user \"{}\": the socket: {doing}: {cause}{}", socket.display(), listening_hint(doing, cause, socket))]
     Listening {
         /// The port's socket.

@@ -1,4 +1,4 @@
-//! The virtio features that a port offers (virtio 1.3, 5.1.3; vhost-user, "Feature bits"), and their offloads.
+//! The virtio features offered by a port (virtio 1.3, 5.1.3; vhost-user, "Feature bits"), and their offloads.
 
 use offramp_offload::caps::{NAMES, Offloads};
 pub use offramp_virtio::features::RingFeatures;
@@ -9,21 +9,21 @@ pub(super) use offramp_virtio::features::{
 };
 use virtio_bindings::virtio_net::VIRTIO_NET_F_STATUS;
 
-/// Most vrings that a frontend can name with a descriptor: `SET_VRING_KICK` has 8 bits for the number (vhost-user,
+/// Maximum number of vrings that can have a kick descriptor: `SET_VRING_KICK` has 8 bits for the index (vhost-user,
 /// "Vring descriptor index").
 const VRINGS_MAX: u16 = 256;
-/// Smallest MTU that may be offered to a guest, in bytes of IP (virtio 1.3, 5.1.4.1).
+/// Smallest MTU that can be offered to a guest, in bytes of the IP packet (virtio 1.3, 5.1.4.1).
 pub const MTU_MIN: u16 = 68;
-/// The bit for both `VHOST_F_LOG_ALL` and the proposed `GUEST_ACCECN` in messages.
+/// The bit in messages that means both `VHOST_F_LOG_ALL` and the proposed `GUEST_ACCECN`.
 const SHARED: u64 = 1 << 26;
-/// The proposed `GUEST_ACCECN`.
+/// The proposed feature `GUEST_ACCECN`.
 const GUEST_ACCECN: u64 = SHARED;
-/// The frontend is to log what the device writes (`VHOST_F_LOG_ALL`). In messages it is bit 26; here it is one without
-/// a meaning in virtio, since the proposed `GUEST_ACCECN` has 26, too.
+/// The device logs its writes to guest memory (`VHOST_F_LOG_ALL`). Messages use bit 26 for this feature. This constant
+/// uses a bit without a meaning in virtio, because the proposed `GUEST_ACCECN` also has bit 26.
 pub(super) const LOG_ALL: u64 = 1 << 31;
-/// Protocol features are negotiated (`VHOST_USER_F_PROTOCOL_FEATURES`).
+/// Negotiation of protocol features (`VHOST_USER_F_PROTOCOL_FEATURES`).
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// Features for the commands of a control queue served by the port, except those that depend on the configuration.
+/// Features of the commands on a control queue served by the port, except features that depend on the configuration.
 const COMMANDS: u64 = CTRL_RX
     | CTRL_RX_EXTRA
     | CTRL_VLAN
@@ -36,36 +36,39 @@ const COMMANDS: u64 = CTRL_RX
 /// The server of the guest's control queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControlQueue {
-    /// The frontend (QEMU, Cloud Hypervisor, DPDK's virtio-user); the port receives no commands.
+    /// The frontend (QEMU, Cloud Hypervisor, DPDK's virtio-user) serves the control queue. The port receives no
+    /// commands.
     #[default]
     Frontend,
-    /// The port: a guest's `ethtool -C` and `-L` reach the adapter. For a monitor that gives the control queue to the
-    /// backend (QEMU's generic vhost-user device, crosvm, libkrun, User Mode Linux). It is the vring after those of all
-    /// queue pairs, or after the first pair's for a driver without `MQ` and `RSS` (virtio 1.3, 5.1.2).
+    /// The port serves the control queue, so that a guest's `ethtool -C` and `-L` reach the adapter. For a monitor that
+    /// passes the control queue to the backend (QEMU's generic vhost-user device, crosvm, libkrun, User Mode Linux).
+    /// The control queue is the vring after the vrings of all queue pairs. For a driver without `MQ` and `RSS`, the
+    /// control queue is the vring after the first pair (virtio 1.3, 5.1.2).
     Backend,
-    /// No one: `CTRL_VQ` and the features that need it are not offered. For a frontend without a control queue of its
-    /// own, such as User Mode Linux.
+    /// The device has no control queue: `CTRL_VQ` and dependent features are not offered. For a frontend that does not
+    /// serve a control queue, such as User Mode Linux.
     None,
 }
 
 impl ControlQueue {
-    /// Returns the most queue pairs of a port: 128, or one less if the control queue is a vring, too.
+    /// Returns the maximum number of queue pairs of a port: 128, or 127 if the port serves the control queue.
     pub fn queue_pairs_max(self) -> u16 {
         (VRINGS_MAX - u16::from(self == Self::Backend)) / 2
     }
 }
 
-/// Returns the feature bits of an offer, except those that depend on the configuration ([`MQ`], [`MAC`], [`MTU`],
+/// Returns the offered feature bits, except the bits that depend on the configuration ([`MQ`], [`MAC`], [`MTU`],
 /// [`SPEED_DUPLEX`]).
 pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: ControlQueue) -> u64 {
     let offloads = offloads.with_prerequisites();
     let mut bits = rings.bits() | VERSION_1 | PROTOCOL_FEATURES | 1 << VIRTIO_NET_F_STATUS | bits_of(offloads);
     match control_queue {
-        // The frontend serves the control queue; with these bits the device permits it.
+        // The frontend serves the control queue. These bits permit the frontend to offer a control queue.
         ControlQueue::Frontend => bits |= CTRL_VQ | GUEST_ANNOUNCE,
         ControlQueue::Backend => {
             bits |= CTRL_VQ | COMMANDS;
-            // A monitor that leaves the control queue to the port resets a single ring without a message (QEMU).
+            // A monitor that leaves the control queue to the port (QEMU) sends no message when the driver resets a
+            // single ring.
             bits &= !RingFeatures::RING_RESET.bits();
         }
         ControlQueue::None => {}
@@ -73,7 +76,7 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: Cont
     bits | LOG_ALL
 }
 
-/// Returns the bits of the offloads that a guest may switch while it runs (virtio 1.3, 5.1.6.5.8).
+/// Returns the bits of the offloads that a running guest can switch (virtio 1.3, 5.1.6.5.8).
 pub(super) fn guest_offload_bits() -> u64 {
     bits_of(Offloads::RX)
 }
@@ -82,8 +85,8 @@ fn bits_of(offloads: Offloads) -> u64 {
     NAMES.iter().filter(|row| offloads.contains(row.offload)).fold(0, |bits, row| bits | row.virtio_bits)
 }
 
-/// Removes the second meaning of bit 26 from an offer. The first one in `shown` stays for the connection: a frontend
-/// accepts a bit and not a meaning. A port that offers AccECN to its guest offers no migration.
+/// Removes one meaning of bit 26 from an offer. A meaning already in `shown` stays for the whole connection, because
+/// the frontend accepts only a bit. A port that offers AccECN to its guest does not offer migration.
 pub(super) fn with_one_meaning(offer: u64, shown: u64) -> u64 {
     match (shown & LOG_ALL != 0, (offer | shown) & GUEST_ACCECN != 0) {
         (true, _) => offer & !GUEST_ACCECN,
@@ -92,17 +95,17 @@ pub(super) fn with_one_meaning(offer: u64, shown: u64) -> u64 {
     }
 }
 
-/// Returns features as they are in messages.
+/// Converts feature bits to the bits in messages.
 pub(super) fn to_message(features: u64) -> u64 {
     if features & LOG_ALL == 0 { features } else { features & !LOG_ALL | SHARED }
 }
 
-/// Returns the features of a message by a frontend that was shown `shown`.
+/// Converts the bits in a message to feature bits. `shown` are the features offered to this frontend.
 pub(super) fn from_message(bits: u64, shown: u64) -> u64 {
     if shown & GUEST_ACCECN != 0 || bits & SHARED == 0 { bits } else { bits & !SHARED | LOG_ALL }
 }
 
-/// Returns the offloads of the negotiated bits.
+/// Returns the offloads in the negotiated bits.
 pub(super) fn offloads(negotiated: u64) -> Offloads {
     let is_on = |bits: u64| negotiated & bits == bits;
     let rows = NAMES.iter().filter(|row| is_on(row.virtio_bits));
@@ -110,7 +113,7 @@ pub(super) fn offloads(negotiated: u64) -> Offloads {
     set.with_prerequisites()
 }
 
-/// Returns a feature's name in the specification, for display; `None` for a bit that is never offered.
+/// Returns a feature's name in the specification, for display. Returns `None` for a bit that is never offered.
 pub fn feature_name(bit: u32) -> Option<&'static str> {
     match 1u64.checked_shl(bit)? {
         LOG_ALL => Some("LOG_ALL"),
@@ -158,7 +161,7 @@ mod tests {
             ("HOST_TSO4", 1 << VIRTIO_NET_F_HOST_TSO4),
             ("HOST_TSO6", 1 << VIRTIO_NET_F_HOST_TSO6),
             ("HOST_ECN", 1 << VIRTIO_NET_F_HOST_ECN),
-            ("HOST_ACCECN", 1 << 25), // These two as in Linux' patch.
+            ("HOST_ACCECN", 1 << 25), // Both AccECN bits have the numbers in the Linux patch.
             ("HOST_USO", 1 << VIRTIO_NET_F_HOST_USO),
             ("HOST_UFO", 1 << VIRTIO_NET_F_HOST_UFO),
             ("GUEST_CSUM", 1 << VIRTIO_NET_F_GUEST_CSUM),

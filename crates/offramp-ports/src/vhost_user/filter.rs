@@ -1,24 +1,23 @@
 //! The receive filter of a guest: modes, addresses and VLANs, set by its control queue (virtio 1.3, 5.1.6.5.1 to .3).
 //!
-//! A filter removes frames and never adds any: frames kept from the guest by the port's own rules do not come, not even
-//! to a promiscuous guest.
+//! A filter only removes frames. Even a promiscuous guest does not receive frames that the port's own rules withhold.
 
 use offramp_virtio::control::{MacAddress, ReceiveModes};
 use std::hash::{BuildHasher, RandomState};
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header, in bytes.
 const HEADER_LEN: usize = 14;
-/// Offset of the type of an 802.1Q tag, and its value.
+/// Offset of the EtherType, and the EtherType of an 802.1Q tag.
 const TYPE_AT: usize = 12;
 const TAG: [u8; 2] = [0x81, 0x00];
-/// The bits of the VLAN's number in a tag (IEEE 802.1Q 9.6), and the count of numbers.
+/// The bits of the VLAN id in a tag (IEEE 802.1Q 9.6), and the number of VLAN ids.
 const VID_MASK: u16 = 0x0fff;
 const VIDS: usize = 4096;
 const BROADCAST: MacAddress = [0xff; 6];
 /// The bit of a group address in the first octet (IEEE 802 8.2).
 const GROUP_BIT: u8 = 1;
 
-/// The VLANs of passing tagged frames.
+/// The set of VLANs whose tagged frames pass.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct VlanTable(Box<[u64; VIDS / 64]>);
 
@@ -35,7 +34,7 @@ impl std::fmt::Debug for VlanTable {
 }
 
 impl VlanTable {
-    /// Lets a VLAN's frames pass, or no longer; `None`: there is no such VLAN.
+    /// Adds a VLAN to the table or removes the VLAN. Returns `None` if `vid` is out of range.
     pub(super) fn set(&mut self, vid: u16, passes: bool) -> Option<()> {
         let word = self.0.get_mut(usize::from(vid / 64))?;
         let bit = 1 << (vid % 64);
@@ -48,24 +47,25 @@ impl VlanTable {
         self.0[usize::from(vid / 64)] >> (vid % 64) & 1 != 0
     }
 
-    /// Returns the passing VLANs.
+    /// Returns the ids of the VLANs in the table.
     pub(super) fn vids(&self) -> impl Iterator<Item = u16> {
         (0..VIDS as u16).filter(|vid| self.has(*vid))
     }
 }
 
-/// A set of addresses. Each is found at its hash or soon after. A guest chooses the addresses and not the hash: it
-/// cannot make others wait for long searches.
+/// A set of addresses, as a hash table with linear probing. The hash is secret, so a guest cannot choose addresses that
+/// make searches long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AddressTable {
-    /// Addresses as numbers, or [`EMPTY`]: a power of two of them, at most half of them addresses.
+    /// Addresses as numbers, or [`EMPTY`]. The number of slots is a power of two, and at most half of the slots hold
+    /// addresses.
     slots: Box<[u64]>,
     len: usize,
-    /// The secret of the hash; 0 until there was an address.
+    /// The secret of the hash, or 0 before the first address was set.
     secret: u64,
 }
 
-/// A slot without an address, and the bit set in every address there.
+/// The value of an empty slot, and the bit that is set in the number of every address.
 const EMPTY: u64 = 0;
 const IS_ADDRESS: u64 = 1 << 63;
 
@@ -76,7 +76,7 @@ impl Default for AddressTable {
 }
 
 impl AddressTable {
-    /// Returns a table with other addresses. The same addresses make the same table, in any order.
+    /// Returns a table with new addresses and the same secret. The table does not depend on the order of the addresses.
     fn with(&self, mut numbers: Vec<u64>) -> Self {
         numbers.sort_unstable();
         numbers.dedup();
@@ -91,14 +91,14 @@ impl AddressTable {
         table
     }
 
-    /// Returns the slot of an address; `Err` with its future slot if the table does not have it.
+    /// Returns the slot of an address. If the table lacks the address, returns the free slot for it as `Err`.
     #[inline]
     fn find(&self, number: u64) -> Result<usize, usize> {
         let last = self.slots.len() - 1;
         let product = u128::from(number ^ self.secret) * u128::from(self.secret);
         let mut at = product as usize ^ (product >> u64::BITS) as usize;
         loop {
-            // Half of the slots are empty.
+            // The loop ends because at least half of the slots are empty.
             at &= last;
             match self.slots[at] {
                 EMPTY => return Err(at),
@@ -112,24 +112,24 @@ impl AddressTable {
 /// The receive filter of a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
-    /// The modes in force; `None`: the guest has set neither modes nor addresses, and receives from all of them. A
-    /// driver may negotiate `CTRL_RX` and never use it.
+    /// The receive modes in force. If `None`, the guest has set neither modes nor addresses, and receives frames for
+    /// all addresses: a driver may negotiate `CTRL_RX` and never use it.
     pub modes: Option<ReceiveModes>,
-    /// The guest's own address, if the port knows it. If not, unicast frames are not filtered.
+    /// The guest's own address. If `None`, unicast frames are not filtered.
     pub own: Option<MacAddress>,
-    /// Further addresses: unicast ones, then group addresses. Those of the wrong kind are left out.
+    /// Further unicast addresses, and further group addresses. Addresses of the wrong kind are left out.
     addresses: [AddressTable; 2],
-    /// The VLANs of passing tagged frames; `None`: all.
+    /// The VLANs whose tagged frames pass. If `None`, all tagged frames pass.
     pub vlans: Option<VlanTable>,
 }
 
 impl Filter {
-    /// Returns a filter open to every address.
+    /// Returns a filter that accepts every address.
     pub(super) fn new(own: Option<MacAddress>, vlans: Option<VlanTable>) -> Self {
         Self { own, vlans, ..Self::default() }
     }
 
-    /// Replaces the tables of addresses.
+    /// Replaces both tables of addresses.
     pub(super) fn set_addresses(&mut self, unicast: &[MacAddress], multicast: &[MacAddress]) {
         let of = |nth: usize, macs: &[MacAddress]| {
             let is_right = |mac: &&MacAddress| is_group(mac) == (nth == 1);
@@ -138,7 +138,7 @@ impl Filter {
         self.addresses = [of(0, unicast), of(1, multicast)];
     }
 
-    /// Returns the numbers of further addresses: unicast ones, and group addresses.
+    /// Returns the number of further unicast addresses, and the number of further group addresses.
     pub(super) fn address_counts(&self) -> [usize; 2] {
         self.addresses.each_ref().map(|table| table.len)
     }
@@ -148,19 +148,19 @@ impl Filter {
         self.addresses = Default::default();
     }
 
-    /// Returns the further addresses: unicast ones, and group addresses.
+    /// Returns the further unicast addresses, and the further group addresses.
     pub(super) fn addresses(&self) -> [Vec<MacAddress>; 2] {
         let mac = |slot: &u64| [0, 1, 2, 3, 4, 5].map(|octet| slot.to_le_bytes()[octet]);
         self.addresses.each_ref().map(|table| table.slots.iter().filter(|slot| **slot != EMPTY).map(mac).collect())
     }
 
-    /// Returns whether the filter takes every frame.
+    /// Returns whether the filter accepts every frame.
     pub(super) fn is_open(&self) -> bool {
         self.modes.is_some_and(|modes| modes.contains(ReceiveModes::PROMISC))
             || (self.modes.is_none() && self.vlans.is_none())
     }
 
-    /// Returns whether the guest wants a frame. A promiscuous one wants all.
+    /// Returns whether the filter accepts a frame. The filter of a promiscuous guest accepts all frames.
     #[inline]
     pub(super) fn accepts(&self, frame: &[u8]) -> bool {
         let Some(header) = frame.first_chunk::<HEADER_LEN>() else { return true };
@@ -180,15 +180,15 @@ impl Filter {
             }
     }
 
-    /// Returns whether frames with this tag pass. The bytes after the type are complete, or the frame is too short for
-    /// a VLAN number.
+    /// Returns whether a frame with this tag passes. `tag` holds the bytes after the EtherType; a frame that is too
+    /// short for a VLAN id passes.
     #[inline]
     fn accepts_tag(&self, tag: &[u8]) -> bool {
         let (Some(vlans), Some(&[high, low])) = (&self.vlans, tag.first_chunk()) else { return true };
         vlans.has(u16::from_be_bytes([high, low]) & VID_MASK)
     }
 
-    /// A mode to refuse frames (`NOUNI`) wins over modes to admit more.
+    /// Returns whether a unicast frame passes. The refusing mode `NOUNI` overrides the admitting modes.
     #[inline]
     fn accepts_unicast(&self, modes: ReceiveModes, destination: &MacAddress) -> bool {
         let address = number(destination);
@@ -208,7 +208,7 @@ impl Filter {
     }
 }
 
-/// Returns an address as a number, for fast comparison.
+/// Returns the address as a number, for fast comparison.
 #[inline]
 fn number(mac: &MacAddress) -> u64 {
     let low = u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]);
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Follows the specification's sentences, one by one.
+    /// Implements the specification sentence by sentence.
     fn oracle(filter: &Filter, tables: &[Vec<MacAddress>; 2], frame: &[u8]) -> bool {
         let on = |mode| filter.modes.is_some_and(|modes| modes.contains(mode));
         let destination: MacAddress = frame[..6].try_into().unwrap();
@@ -250,7 +250,7 @@ mod tests {
         !on(ReceiveModes::NOUNI) && (on(ReceiveModes::ALLUNI) || is_own || tables[0].contains(&destination))
     }
 
-    /// Draws from few addresses, to make them meet.
+    /// Draws from few addresses, so that frames and filters often have the same address.
     fn mac() -> impl Strategy<Value = MacAddress> {
         prop_oneof![
             (0u8..4, 0u8..6).prop_map(|(first, last)| [first, 0, 0, 0, 0, last]),

@@ -1,4 +1,4 @@
-//! The link state of a port, as its guest reads it.
+//! The link state of a port, as read by its guest.
 
 use crate::bell::Bell;
 use offramp_offload::sync::lock;
@@ -7,17 +7,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The reasons of a link in state down, a bit for each.
+/// Bits for the reasons why a link is down.
 const WIRE_DOWN: u8 = 1;
 const SET_OFF: u8 = 1 << 1;
 
-/// The state of a port's link, in the guest's view `status` of its configuration (virtio 1.3, 5.1.4). It is up while
-/// the wire is up and the operator has not set it off: both are so in the beginning.
+/// The state of a port's link, reported as `status` in the guest's configuration (virtio 1.3, 5.1.4). The link is up
+/// while the wire is up and the operator has not switched the link off. A new link is up.
 #[derive(Debug)]
 pub struct Link {
-    /// 0 while the link is up.
+    /// Bits of the reasons why the link is down. 0 while the link is up.
     down: AtomicU8,
-    /// Rings when the state has changed.
+    /// Rings after the state has changed.
     bell: Bell,
 }
 
@@ -31,12 +31,12 @@ impl Link {
         self.down.load(Ordering::Acquire) == 0
     }
 
-    /// Sets the state of the wire. A change of the link is reported to the guest if its frontend takes reports.
+    /// Sets the state of the wire. A change of the link is reported to the guest if its frontend supports such reports.
     pub fn set_up(&self, is_up: bool) {
         self.set(WIRE_DOWN, is_up);
     }
 
-    /// Sets the link on or off, independent of the wire; a change of it is reported as by [`Link::set_up`].
+    /// Switches the link on or off, independently of the wire. A change of the link is reported as by [`Link::set_up`].
     pub fn set_on(&self, is_on: bool) {
         self.set(SET_OFF, is_on);
     }
@@ -70,7 +70,7 @@ impl AsFd for Link {
 pub(super) struct Presence(Mutex<(bool, Option<Arc<Link>>)>);
 
 impl Presence {
-    /// Keeps `far` up while the frontend is connected, from now on.
+    /// Makes the link `far` follow the presence of this port's frontend.
     pub(super) fn follow(&self, far: &Arc<Link>) {
         let mut inner = lock(&self.0);
         inner.1 = Some(Arc::clone(far));

@@ -1,7 +1,8 @@
-//! Changes to a queue thread's state, requested by the frontend's thread.
+//! Changes to the state of a queue's thread, requested by the control thread.
 //!
-//! A queue shares nothing on the way of a frame: it owns its rings. Others change them by a piece of work; the queue's
-//! thread does it between two batches and answers. A batch pays only one look at a flag.
+//! A queue's thread owns its rings, and shares no state on the data path. Other threads change the rings by sending a
+//! closure (a piece of work). The queue's thread runs the work between two batches, and returns the result. The cost
+//! per batch is one load of a flag.
 
 use crate::bell::Bell;
 use offramp_offload::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +14,16 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// The time limit for a queue thread's answer. It answers between two batches, or when it is woken. On a machine
-/// without overload, only a port without a driving thread takes longer.
+/// Time limit for the answer of a queue's thread. The thread answers between two batches, or when it is woken. Without
+/// overload, an answer takes longer only if no thread polls the port.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 type Work<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 #[derive(Debug)]
 struct Shared<S> {
-    /// Set while there is work, and the bell rings. Both change only with the inbox locked: a queue's thread finds both
-    /// or neither. Else a late bell would keep it awake, or wake it for nothing.
+    /// True while the inbox has work and the bell rings. Flag and bell change only while the inbox is locked, so a
+    /// queue's thread always finds both in the same state. Otherwise, a late bell would wake the thread needlessly.
     has_work: AtomicBool,
     bell: Bell,
     work: Mutex<Inbox<S>>,
@@ -40,26 +41,26 @@ impl<S> std::fmt::Debug for Inbox<S> {
 }
 
 impl<S> Shared<S> {
-    /// Locks the inbox. A panic elsewhere leaves work undone at worst.
+    /// Locks the inbox. After a panic of another thread, the worst case is undone work.
     fn inbox(&self) -> MutexGuard<'_, Inbox<S>> {
         self.work.lock()
     }
 }
 
-/// Nobody works on the queue: it was dropped, or nothing drives it.
+/// No thread works on the queue: the queue was dropped, or no thread polls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nothing drives this queue")]
 pub(super) struct NobodyThere;
 
-/// The side of the requests for changes.
+/// The sending end of a mailbox, for requests.
 #[derive(Debug)]
 pub(super) struct Sender<S>(Arc<Shared<S>>);
 
-/// The side of the queue.
+/// The receiving end of a mailbox, owned by the queue.
 #[derive(Debug)]
 pub(super) struct Receiver<S>(Arc<Shared<S>>);
 
-/// Makes a mailbox for work on `S`.
+/// Creates a mailbox for work on `S`.
 pub(super) fn mailbox<S>() -> io::Result<(Sender<S>, Receiver<S>)> {
     let shared = Arc::new(Shared {
         has_work: AtomicBool::new(false),
@@ -69,7 +70,7 @@ pub(super) fn mailbox<S>() -> io::Result<(Sender<S>, Receiver<S>)> {
     Ok((Sender(Arc::clone(&shared)), Receiver(shared)))
 }
 
-/// Work requested from a queue's thread.
+/// Requested work whose result is pending.
 #[derive(Debug)]
 pub(super) struct Asked<R> {
     answered: mpsc::Receiver<Option<R>>,
@@ -77,8 +78,8 @@ pub(super) struct Asked<R> {
 }
 
 impl<R> Asked<R> {
-    /// Returns the work's result. After the wait it is not done any more: the asker's knowledge of the state is old by
-    /// then.
+    /// Waits for the work's result until `until`. Work that has not started by then is cancelled, because it would rely
+    /// on an outdated state.
     pub(super) fn wait(self, until: Instant) -> Result<R, NobodyThere> {
         let answer = self.answered.recv_timeout(until.saturating_duration_since(Instant::now()));
         answer.ok().flatten().ok_or_else(|| {
@@ -89,7 +90,7 @@ impl<R> Asked<R> {
 }
 
 impl<S: 'static> Sender<S> {
-    /// Has `work` done by the queue's thread, and returns its result.
+    /// Runs `work` on the queue's thread, and returns its result.
     pub(super) fn run<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> R + Send + 'static,
@@ -97,7 +98,7 @@ impl<S: 'static> Sender<S> {
         self.begin(work)?.wait(Instant::now() + PATIENCE)
     }
 
-    /// Asks the queue's thread for `work`, as long as somebody waits for it.
+    /// Requests `work` from the queue's thread. The work is cancelled when the wait for its result ends.
     pub(super) fn begin<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> R + Send + 'static,
@@ -108,14 +109,14 @@ impl<S: 'static> Sender<S> {
         Ok(Asked { answered, is_wanted })
     }
 
-    /// Has `work` done by the queue's thread, however late, and returns the place of the answer.
+    /// Requests `work` from the queue's thread, without a time limit. Returns the receiver of the result.
     pub(super) fn ask<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> R + Send + 'static,
     ) -> Result<mpsc::Receiver<R>, NobodyThere> {
         let (answer, answered) = mpsc::sync_channel(1);
         let work: Work<S> = Box::new(move |state| {
-            // The asker may have stopped waiting.
+            // The requesting thread may have stopped waiting.
             let _ = answer.send(work(state));
         });
         let mut inbox = self.0.inbox();
@@ -129,26 +130,26 @@ impl<S: 'static> Sender<S> {
     }
 }
 
-/// Returns the answers of the asked threads; `None` for a thread not asked, or without an answer in time. The wait for
-/// all of them together is as long as for one.
+/// Returns the results from all threads, or `None` for a missing request or a late result. The time limit applies to
+/// all results together.
 pub(super) fn wait_for_all<R>(asked: Vec<Option<Asked<R>>>) -> impl Iterator<Item = Option<R>> {
     let end = Instant::now() + PATIENCE;
     asked.into_iter().map(move |asked| asked?.wait(end).ok())
 }
 
-/// Has every queue's thread do `work`, also a thread with a later answer. The wait for all of them together is as long
-/// as for one.
+/// Runs `work` on every queue's thread. A thread that exceeds the time limit still runs the work later. The time limit
+/// applies to all threads together.
 pub(super) fn run_everywhere<S: 'static>(senders: &[Sender<S>], work: fn(&mut S)) {
     let asked: Vec<_> = senders.iter().filter_map(|sender| sender.ask(work).ok()).collect();
     let end = Instant::now() + PATIENCE;
     for answered in asked {
-        // A queue dropped meanwhile has nothing to do any more.
+        // A queue that was dropped meanwhile needs no work.
         let _ = answered.recv_timeout(end.saturating_duration_since(Instant::now()));
     }
 }
 
 impl<S> Receiver<S> {
-    /// Does the requested work. Returns whether there was any.
+    /// Runs the requested work. Returns whether any work was requested.
     #[inline]
     pub(super) fn serve(&self, state: &mut S) -> bool {
         let has_work = self.0.has_work.load(Ordering::Relaxed);
@@ -163,7 +164,7 @@ impl<S> Receiver<S> {
         let waiting = {
             let mut inbox = self.0.inbox();
             self.0.has_work.store(false, Ordering::Relaxed);
-            // The bell rang for work already done.
+            // Clear the bell: it rang for the work taken here.
             self.0.bell.clear();
             std::mem::take(&mut inbox.waiting)
         };
@@ -172,7 +173,7 @@ impl<S> Receiver<S> {
         }
     }
 
-    /// Becomes readable when there is work.
+    /// Returns a descriptor that is readable while work is requested.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()
     }
@@ -247,7 +248,7 @@ mod every_order {
     use super::*;
     use loom::thread;
 
-    /// Sleeps until work is there, does it, and so on until `pieces` are done.
+    /// Sleeps until work is requested and runs the work, repeatedly until `pieces` pieces are done.
     fn serve_until(receiver: &Receiver<u32>, pieces: u32) {
         let mut done = 0;
         loop {
@@ -292,7 +293,7 @@ mod every_order {
                 Err(NobodyThere) => assert_eq!(done, 0),
                 Ok(answered) => assert_eq!(answered.try_recv().is_ok(), done == 1, "an answer that never comes"),
             }
-            // Else whoever waits would wait for ever.
+            // Work that remains in the inbox would never complete, and its requester would wait forever.
             assert!(sender.0.inbox().waiting.is_empty());
         });
     }

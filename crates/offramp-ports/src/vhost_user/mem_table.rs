@@ -1,13 +1,13 @@
-//! `SET_MEM_TABLE`, parsed here: crate `vhost` refuses bytes after the last region, and User Mode Linux sends room for
-//! two regions in any case.
+//! The parser of `SET_MEM_TABLE`. Crate `vhost` refuses bytes after the last region, but User Mode Linux always sends
+//! room for two regions.
 
 use offramp_virtio::memory::{Extent, REGIONS_MAX};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-/// Bytes of the number of regions and of padding (vhost-user, "Memory regions description").
+/// Length of the number of regions and its padding, in bytes (vhost-user, "Memory regions description").
 const HEAD_LEN: usize = 8;
-/// Bytes of one region: guest address, length, user address, offset in the file.
+/// Length of one region, in bytes: guest address, length, user address, offset in the file.
 const REGION_LEN: usize = 32;
 
 /// The reason for a refused table.
@@ -18,11 +18,11 @@ pub(super) struct BadTable {
     fds: usize,
 }
 
-/// Returns the regions of a table with their files. Their validity is for the memory to check.
+/// Returns the regions of a table with their files. The caller must validate the regions.
 pub(super) fn parse(payload: &[u8], fds: Vec<OwnedFd>) -> Result<Vec<(Extent, File)>, BadTable> {
     let bad = BadTable { len: payload.len(), fds: fds.len() };
     let Some((head, rest)) = payload.split_first_chunk::<HEAD_LEN>() else { return Err(bad) };
-    // The number has four bytes; the padding after it is 0.
+    // The number has four bytes, and the padding after it must be 0.
     let count = u64::from_le_bytes(*head);
     if !(1..=REGIONS_MAX as u64).contains(&count) || fds.len() as u64 != count {
         return Err(bad);

@@ -1,8 +1,8 @@
-//! One message of a frontend, as it comes in.
+//! Reception of one message from a frontend.
 //!
-//! Nothing here waits: half a message leaves the thread free for the port's other business, and shows as late if the
-//! rest does not come. Crate `vhost` reads a message without a check of its length, so it gets only whole ones, on a
-//! socket of its own.
+//! No function here blocks. While a message is incomplete, the thread serves the port's other events; an overdue
+//! message counts as late. Crate `vhost` reads a message without checking its length. The crate therefore gets only
+//! whole messages, on a separate socket.
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -13,22 +13,23 @@ use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// Bytes of a message's header: request, flags, size (vhost-user, "Message specification").
+/// Length of a message's header in bytes: request, flags, size (vhost-user, "Message specification").
 pub(super) const HEADER_LEN: usize = 12;
-/// Longest payload of any message: a table of 32 regions and some room.
+/// Maximum length of a message's payload, in bytes: a table of 32 regions and some room.
 const PAYLOAD_LEN_MAX: usize = 4096;
-/// Longest message.
+/// Maximum length of a message, in bytes.
 pub(super) const MESSAGE_LEN_MAX: usize = HEADER_LEN + PAYLOAD_LEN_MAX;
-/// Most descriptors of a message: one for each region of a table.
+/// Maximum number of descriptors with a message: one for each region of a table.
 const FDS_MAX: usize = REGIONS_MAX;
-/// Bytes of control data for the most descriptors of one message (`SCM_MAX_FD` of unix(7), 253), and their header.
+/// Length of the control data in bytes: a header and the maximum number of descriptors of one message (`SCM_MAX_FD` in
+/// unix(7), 253).
 const CONTROL_LEN: usize = 16 + 253 * FD_LEN;
-/// Bytes of a descriptor in control data.
+/// Length of a descriptor in control data, in bytes.
 const FD_LEN: usize = size_of::<libc::c_int>();
 /// Time limit for the rest of a message.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// An unreadable or refused message, with the reason: the connection is of no more use.
+/// The reason for an unreadable or refused message. The connection must end.
 #[derive(Debug)]
 pub(super) struct Unreadable(pub String);
 
@@ -67,12 +68,12 @@ impl Message {
         &self.bytes[HEADER_LEN..]
     }
 
-    /// Returns all bytes, from the header on, and the descriptors.
+    /// Returns all bytes including the header, and the descriptors.
     pub(super) fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
         (self.bytes, self.fds)
     }
 
-    /// Hands the message on, with its descriptors.
+    /// Sends the message with its descriptors to `stream`.
     pub(super) fn send(&self, stream: &UnixStream) -> Result<(), Unreadable> {
         send_with_fds(stream, &self.bytes, &self.fds)
     }
@@ -91,17 +92,17 @@ pub(super) fn send_with_fds(stream: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) 
     }
 }
 
-/// The state of the next message.
+/// The result of reading from the socket.
 #[derive(Debug)]
 pub(super) enum Next<M> {
     Whole(M),
-    /// A part of it; the rest may come later.
+    /// Only a part of the message has arrived.
     Part,
-    /// The frontend has gone.
+    /// The frontend has disconnected.
     Gone,
 }
 
-/// The incoming message.
+/// The message being received.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     bytes: Vec<u8>,
@@ -110,7 +111,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Returns the deadline for the rest of a message, if a part of it has come.
+    /// Returns the deadline for the rest of a message, if a part of the message has arrived.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -140,7 +141,7 @@ impl Incoming {
                     self.deadline.get_or_insert_with(|| Instant::now() + REST_PATIENCE);
                     return Ok(Next::Part);
                 }
-                // The socket is readable, and has nothing to read.
+                // The socket is readable, but has no bytes in band.
                 Err(Errno::EAGAIN) => return Err(Unreadable("out-of-band bytes".to_owned())),
                 Err(Errno::EINTR) => continue,
                 Err(error @ Errno::ENOBUFS) => return Err(Unreadable(format!("too many descriptors: {error}"))),
@@ -151,7 +152,7 @@ impl Incoming {
         }
     }
 
-    /// Returns the missing bytes of the header, or of the message.
+    /// Returns the number of bytes missing from the header or, after the header, from the message.
     fn missing(&self) -> Result<usize, Unreadable> {
         let header = Header::parse(&self.bytes);
         let (request, size) = header.map_or((0, 0), |header| (header.request, header.size));
@@ -162,21 +163,21 @@ impl Incoming {
     }
 }
 
-/// Takes waiting bytes from a socket, with their descriptors. `ENOBUFS`: the descriptors exceed the limit of this
-/// process.
+/// Receives the available bytes from a socket, with their descriptors. Returns `ENOBUFS` if the descriptors exceed the
+/// limit of this process.
 pub(super) fn receive_with_fds(stream: &UnixStream, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
     let mut control = [0u64; CONTROL_LEN.div_ceil(8)];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all fields of the structure may be 0.
+    // SAFETY: zero is valid for all fields of the structure.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the message points to buffers of the lengths that it says, which outlive the call.
+    // SAFETY: the message points to buffers of the given lengths, which outlive the call.
     let len = Errno::result(unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, flags) })?;
-    // SAFETY: the kernel has filled the message in.
+    // SAFETY: the kernel has filled in the message.
     let fds = unsafe { take_fds(&message) };
     if message.msg_flags & libc::MSG_CTRUNC != 0 {
         return Err(Errno::ENOBUFS);
@@ -184,13 +185,13 @@ pub(super) fn receive_with_fds(stream: &UnixStream, bytes: &mut [u8]) -> nix::Re
     Ok((len as usize, fds))
 }
 
-/// The descriptors of a received message.
+/// Takes the descriptors from a received message.
 ///
 /// # Safety
-/// `recvmsg` has filled in the message, and nobody else takes its descriptors.
+/// `recvmsg` must have filled in the message, and no other code may take its descriptors.
 unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    // SAFETY: the message and its control buffer are whole, as the caller promises.
+    // SAFETY: the caller guarantees that the kernel filled in the message and its control buffer.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
     while let Some(header) = NonNull::new(control) {
         // SAFETY: the kernel has written this header.
@@ -199,19 +200,19 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
         #[allow(clippy::unnecessary_cast, reason = "libraries of C give it different types")]
         let len = len as usize;
         if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: as above; the data begins after the header.
+            // SAFETY: the kernel has written this header; the data starts after it.
             let data = unsafe { libc::CMSG_DATA(control) };
             // SAFETY: the length of a header without data is a constant.
             let count = (len - unsafe { libc::CMSG_LEN(0) } as usize) / FD_LEN;
             for at in 0..count {
                 let mut fd = [0; FD_LEN];
-                // SAFETY: `count` descriptors of that length lie there.
+                // SAFETY: `data` points to `count` descriptors of `FD_LEN` bytes.
                 unsafe { std::ptr::copy_nonoverlapping(data.add(at * FD_LEN), fd.as_mut_ptr(), FD_LEN) };
-                // SAFETY: the kernel has just made it, and nobody else knows it.
+                // SAFETY: the kernel has just created the descriptor, and no other code owns it.
                 fds.push(unsafe { OwnedFd::from_raw_fd(libc::c_int::from_ne_bytes(fd)) });
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the message and its control buffer are valid, as for CMSG_FIRSTHDR.
         control = unsafe { libc::CMSG_NXTHDR(message, control) };
     }
     fds

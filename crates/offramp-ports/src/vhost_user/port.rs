@@ -13,39 +13,39 @@ use offramp_offload::meta::RxMeta;
 use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
 
-/// Bytes of frames in one turn of a queue pair: those of a long super-frame.
+/// Maximum bytes of frames fetched in one turn of a queue pair: the length of a long super-frame.
 const TURN_BYTES: usize = 1 << 16;
 
-/// All queue pairs of a [`VhostUser`](super::VhostUser) as one host port, for one thread to serve them together, as a
-/// switch does.
+/// All queue pairs of a [`VhostUser`](super::VhostUser) as one host port, for a thread that serves all pairs, such as a
+/// switch.
 ///
-/// Frames are taken from the pairs in turn. Received frames are steered over the guest's pairs in use, as
-/// [`steering`](offramp_adapter::steering) says; a port of one pair pays nothing for it.
+/// The port fetches frames from the pairs in turn. Received frames are steered over the guest's pairs in use, as
+/// described in [`steering`](offramp_adapter::steering). A port with one pair has no steering cost.
 #[derive(Debug)]
 pub struct VhostPort {
     queues: Vec<VhostQueue>,
-    /// The pair of the last fetched frame, and the bytes of its frames in this turn.
+    /// Index of the pair of the last fetched frame, and the bytes fetched from this pair in the current turn.
     fetched_from: usize,
     turn_bytes: usize,
-    /// The pair of the last delivered frame.
+    /// Index of the pair of the last delivered frame.
     delivered_to: usize,
-    /// None with one pair.
+    /// `None` for a port with one pair.
     steering: Option<Box<Steering>>,
-    /// The receive pairs were refreshed in this batch. At most once: a guest with a broken ring would cost a scan per
-    /// frame.
+    /// True if the receive pairs were refreshed in this batch. They are refreshed at most once per batch: otherwise, a
+    /// guest with a broken ring would cost a scan per frame.
     has_looked: bool,
 }
 
 impl VhostPort {
-    /// `None` without a queue.
+    /// Returns a port on `queues`, or `None` if `queues` is empty.
     pub fn new(queues: Vec<VhostQueue>) -> Option<Self> {
         let steering = (queues.len() > 1).then(Box::default);
         let (fetched_from, turn_bytes, delivered_to, has_looked) = (0, 0, 0, false);
         (!queues.is_empty()).then_some(Self { queues, fetched_from, turn_bytes, delivered_to, steering, has_looked })
     }
 
-    /// Fetches from the pairs in turn, a batch of each or [`TURN_BYTES`] of one. Returns whether a pair had a frame.
-    /// The changes requested of a pair are made before its batch: every pair must have its turn.
+    /// Fetches a frame from the pairs in turn. A turn lasts for a batch, or for [`TURN_BYTES`]. Returns whether a pair
+    /// had a frame. Changes requested for a pair are made before its batch, so every pair must get its turn.
     #[inline]
     fn fetch_any(&mut self, now_ns: u64) -> Result<bool, PortError> {
         if self.queues.len() == 1 {
@@ -76,7 +76,7 @@ impl VhostPort {
             self.show_before_change();
         }
         if passed_cost_bytes > 0 {
-            // A guest may refill a disabled ring before each fetch from another pair.
+            // Charge this cost too, because a guest may refill a disabled ring before each fetch from another pair.
             self.queues[self.fetched_from].charge(passed_cost_bytes);
         }
         fetched
@@ -88,14 +88,14 @@ impl VhostPort {
         }
     }
 
-    /// Publishes the received frames, before any flow may come on another pair.
+    /// Publishes the received frames before any flow moves to another pair.
     #[cold]
     fn show_before_change(&mut self) {
         self.queues.iter_mut().for_each(VhostQueue::publish_received);
         self.look_which_receive();
     }
 
-    /// Ends the turn of a pair, and publishes the sent frames to its guest.
+    /// Ends the turn of a pair, and publishes its sent chains to the guest.
     #[inline]
     fn turn_to_next(&mut self) {
         self.queues[self.fetched_from].publish_sent();
@@ -112,20 +112,20 @@ impl VhostPort {
         self.leave(choice);
     }
 
-    /// Returns the guest's hash settings. All queues have the same, except while they change.
+    /// Returns the guest's hash settings. All queues have the same settings, except during a change.
     #[inline]
     fn rss(&self) -> Option<&Rss> {
         self.queues[0].rss()
     }
 
-    /// Returns whether there is such a pair and the guest receives on it.
+    /// Returns whether the pair exists and the guest receives on it.
     #[inline]
     fn receives_on(&self, pair: usize) -> bool {
         self.queues.get(pair).is_some_and(VhostQueue::receives)
     }
 
-    /// Returns the delivery pair for this hash: the guest's choice, if it receives there. While its choice changes, it
-    /// may not yet, or no longer.
+    /// Returns the delivery pair for this hash: the pair chosen by the guest, if the guest receives on that pair.
+    /// During a change of the settings, the guest may not receive on the chosen pair.
     #[inline]
     fn pair_of(&mut self, meta: &RxMeta, hash: FrameHash) -> usize {
         match self.rss().and_then(|rss| rss.pair(hash)) {
@@ -138,19 +138,19 @@ impl VhostPort {
         self.choose(meta)
     }
 
-    /// Returns the delivery pair of a frame by the port's choice.
+    /// Returns the delivery pair chosen by the port.
     fn choose(&mut self, meta: &RxMeta) -> usize {
         let Some(steering) = &mut self.steering else { return 0 };
         let choice = steering.receive(meta.hash.map(FlowHash::from));
         if !self.queues[choice.pair].receives() && self.look_once() {
-            // The guest has stopped using the pair in the middle of a batch.
+            // The guest stopped using the pair during this batch.
             return self.choose(meta);
         }
         self.leave(choice)
     }
 
-    /// Returns the guest's receive pair for a frame of `frames` wire frames. No flow moves for it. A sealed frame is
-    /// taken as it is: nobody opens a lost one.
+    /// Returns the guest's receive pair for a lost frame of `frames` wire frames, without moving a flow. An encrypted
+    /// frame is hashed as it is, because a lost frame is not decrypted.
     fn would_receive(&self, frame: &Frame<'_>, frames: usize) -> usize {
         let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(|pair| self.receives_on(*pair));
         let by_port = || {
@@ -160,7 +160,7 @@ impl VhostPort {
         wanted.or_else(by_port).unwrap_or(0)
     }
 
-    /// Publishes the flow's frames on the pair it leaves. Returns the flow's pair.
+    /// Publishes the received frames on the pair that the flow leaves, if any. Returns the flow's new pair.
     fn leave(&mut self, choice: Choice) -> usize {
         if let Some(left) = choice.left {
             self.queues[left].publish_received();
@@ -168,7 +168,7 @@ impl VhostPort {
         choice.pair
     }
 
-    /// As [`Self::look_which_receive`], once in a batch.
+    /// Calls [`Self::look_which_receive`], at most once per batch.
     #[cold]
     fn look_once(&mut self) -> bool {
         let has_changed = !self.has_looked && self.look_which_receive();
@@ -183,7 +183,7 @@ impl VhostPort {
         let receiving = queues.iter().enumerate().filter(|(_, queue)| queue.receives()).map(|(pair, _)| pair);
         let has_changed = steering.set_pairs(receiving);
         if has_changed {
-            // Any flow may be on another pair from now on.
+            // Publish all received frames, because any flow may now use another pair.
             queues.iter_mut().for_each(VhostQueue::publish_received);
         }
         has_changed
@@ -191,7 +191,8 @@ impl VhostPort {
 }
 
 impl InPlace for VhostPort {
-    /// Begins a frame only with one pair: steering may choose another one until a frame is complete.
+    /// Starts a frame only on a port with one pair. With several pairs, steering may choose another pair before the
+    /// frame is complete.
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         self.steering.is_none() && self.queues[0].rx_reserve(slot, head)
@@ -229,7 +230,7 @@ impl HostPort for VhostPort {
             cost_bytes += queue.take_cost_bytes();
         }
         self.queues[self.fetched_from].charge(cost_bytes);
-        // With one pair no flow moves, and frames may be open in its ring.
+        // With one pair, no flow moves, and the pair's ring may have open frames.
         if self.steering.is_some() && self.queues.iter_mut().fold(false, |any, queue| any | queue.take_changed()) {
             self.show_before_change();
         }
@@ -258,14 +259,14 @@ impl HostPort for VhostPort {
         self.delivered_to
     }
 
-    /// Returns `None` also if the guest chooses the pair.
+    /// Returns the port's steering, or `None` if the port has one pair or the guest chooses the pair.
     #[inline]
     fn steering(&self) -> Option<&Steering> {
         self.steering.as_deref().filter(|_| !self.rss().is_some_and(Rss::spreads))
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        // Both the pair and the report need it.
+        // The choice of the pair and the hash report both need the hash.
         let hash = self.rss().map(|rss| rss.hash(meta, frame)).unwrap_or_default();
         let pair = self.pair_of(meta, hash);
         self.delivered_to = pair;
@@ -273,7 +274,7 @@ impl HostPort for VhostPort {
     }
 
     fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
-        // All queues have negotiated the same, except while it changes.
+        // All queues have the same negotiated features, except during a change.
         if self.queues[0].has_statistics() {
             let pair = self.would_receive(frame, frames);
             self.queues[pair].rx_lost_to_limit(frame, frames, bytes);
@@ -286,7 +287,7 @@ impl HostPort for VhostPort {
         self.set_now(now_ns);
     }
 
-    /// A guest has an interrupt for each pair.
+    /// Returns the interrupts of a pair: a guest has separate interrupts for each pair.
     fn interrupts(&mut self, queue: usize) -> Option<&mut dyn Interrupts> {
         self.queues.get_mut(queue).map(|queue| queue as &mut dyn Interrupts)
     }

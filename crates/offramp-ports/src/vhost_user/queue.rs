@@ -1,7 +1,8 @@
-//! One queue pair of a guest, for one thread: frames out of its transmit ring, frames into its receive ring.
+//! One queue pair of a guest, for one thread. The thread fetches frames from the transmit ring, and delivers frames to
+//! the receive ring.
 //!
-//! A sent frame is copied into private memory before any of it is read. If the guest changes its own copy afterwards,
-//! the adapter still sends the checked one.
+//! A sent frame is copied into private memory before any byte is examined. If the guest changes the original
+//! afterwards, the adapter still sends the checked copy.
 
 use super::mailbox::Receiver;
 use super::rss::{FrameHash, Rss};
@@ -29,14 +30,14 @@ mod vring;
 pub(super) use commands::Request;
 pub(super) use state::{QueueState, Side, Start};
 
-/// One queue pair of a [`VhostUser`](super::VhostUser), for one thread. It works with and without a guest
-/// is there: without one no frame comes, and delivered frames have no room.
+/// One queue pair of a [`VhostUser`](super::VhostUser), for one thread. Without a guest, the queue pair fetches no
+/// frames, and refuses delivered frames for lack of buffers.
 #[derive(Debug)]
 pub struct VhostQueue {
     index: usize,
     mailbox: Receiver<QueueState>,
     state: QueueState,
-    /// The rings or their guest's settings have changed since the port of all pairs looked last.
+    /// True if the rings or the guest's settings have changed since the last [`Self::take_changed`].
     has_changed: bool,
     frame: FrameBuffer<Box<[u8]>>,
     frame_at: usize,
@@ -49,46 +50,46 @@ impl VhostQueue {
         Self { index, mailbox, state, has_changed: false, frame, frame_at, frame_len_max }
     }
 
-    /// Returns the pair's number.
+    /// Returns the pair's index.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Returns whether the guest uses a receive ring here.
+    /// Returns whether the guest uses the receive ring of this pair.
     pub fn receives(&self) -> bool {
         self.state.receive.state.is_enabled() && self.state.receive.is_in_use
     }
 
-    /// Returns whether frames of the last batch wait here.
+    /// Returns whether frames of the last fetched batch remain.
     #[inline]
     pub(super) fn has_fetched(&self) -> bool {
         !self.state.transmit.vring.waiting().is_empty()
     }
 
-    /// Returns the bytes of the last fetched frame.
+    /// Returns the length of the last fetched frame, in bytes.
     #[inline]
     pub(super) fn fetched_len(&self) -> usize {
         self.frame.frame_len()
     }
 
-    /// Returns the guest's hash settings, if it made any.
+    /// Returns the guest's hash settings, if the guest made any.
     #[inline]
     pub(super) fn rss(&self) -> Option<&Rss> {
         self.state.rss.as_deref()
     }
 
-    /// Returns whether the guest may ask for statistics.
+    /// Returns whether the guest can query statistics.
     pub(super) fn has_statistics(&self) -> bool {
         self.state.statistics.is_some()
     }
 
-    /// As [`HostPort::rx_deliver`], with the hash of the frame by the guest's settings.
+    /// Delivers a frame like [`HostPort::rx_deliver`], with the frame's hash according to the guest's settings.
     #[inline]
     pub(super) fn deliver_hashed(&mut self, meta: &RxMeta, frame: &[u8], hash: FrameHash) -> Result<(), PortError> {
         self.state.deliver(meta, frame, hash)
     }
 
-    /// Delivers a frame to a guest with a filter or hashes. Out of line, to keep the way of others short.
+    /// Delivers a frame to a guest with a filter or hashes. Not inlined, to keep the code path of other guests short.
     #[inline(never)]
     fn deliver_inspected(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let wants_hash = self.rss().filter(|_| self.state.reports_hashes());
@@ -119,19 +120,20 @@ impl VhostQueue {
         self.state.publish_transmit();
     }
 
-    /// Returns the cost of the last fetch, as carried bytes: it is charged elsewhere.
+    /// Returns and clears the cost of the last fetch, in equivalent bytes. The caller charges the cost elsewhere.
     #[inline]
     pub(super) fn take_cost_bytes(&mut self) -> usize {
         std::mem::take(&mut self.state.tx_cost_bytes)
     }
 
-    /// Adds to the cost of the last fetch.
+    /// Adds `cost_bytes` to the cost of the last fetch.
     #[cold]
     pub(super) fn charge(&mut self, cost_bytes: usize) {
         self.state.tx_cost_bytes += cost_bytes;
     }
 
-    /// Sends the port's own frame in the guest's place. Returns whether there was room for it.
+    /// Loads the pending announcement as the next frame from the guest. Returns false if the frame exceeds the maximum
+    /// length.
     #[cold]
     fn copy_announcement(&mut self) -> bool {
         let frame = self.state.announcement.take().filter(|frame| frame.len() <= self.frame_len_max);
@@ -144,7 +146,7 @@ impl VhostQueue {
         frame.is_some()
     }
 
-    /// Copies the next frame of the batch out of guest memory.
+    /// Copies the next frame of the batch from guest memory.
     #[inline]
     fn copy_next(&mut self) -> Result<bool, PortError> {
         let memory = &mut self.frame.memory_mut()[self.frame_at..self.frame_at + self.frame_len_max];
@@ -181,7 +183,8 @@ impl HostPort for VhostQueue {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         if !self.has_fetched() {
             self.frame.clear();
-            // Not while frames are written into the receive ring: they end with the batch.
+            // Do not change the rings while frames are being written into the receive ring. These frames are completed
+            // with the batch.
             if !self.state.receive.vring.has_open_frames() {
                 self.serve();
             }
@@ -195,7 +198,7 @@ impl HostPort for VhostQueue {
         self.copy_next()
     }
 
-    /// Changes of the rings do not wait for the limit, nor do completions.
+    /// Applies ring changes and publishes completions even while a rate limit holds the port's frames.
     fn tx_hold(&mut self) {
         if !self.state.receive.vring.has_open_frames() {
             self.serve();
@@ -252,11 +255,12 @@ impl HostPort for VhostQueue {
     }
 }
 
-/// An interrupt is a notification: of the receive ring for frames, of the transmit ring for completions.
+/// Interrupts of a guest are notifications: on the receive ring for frames, and on the transmit ring for completions.
 ///
-/// Besides the policy, a filling ring asks for one: with less than half of the receive ring's buffers left, and with a
-/// quarter of the transmit ring given back since the last one. A deferred notification is made at once when its ring is
-/// stopped. Its cost is the measured time here, and the assumed time of the guest.
+/// A filling ring also causes a notification, regardless of the policy. The receive ring does so when less than half of
+/// its buffers are left. The transmit ring does so when a quarter of the ring was returned since the last notification.
+/// A deferred notification is sent at once when its ring is stopped. The cost of a notification is its measured time on
+/// this thread plus the assumed time in the guest.
 impl Interrupts for VhostQueue {
     fn moderate(&mut self, config: &ModerationConfig) {
         self.state.moderate(config);
@@ -306,7 +310,7 @@ impl HostIo for VhostQueue {
     }
 
     fn is_unannounced(&self) -> bool {
-        // The kick for the remaining chains of a disabled ring was made already.
+        // The guest has already kicked for the remaining chains of a disabled ring.
         self.state.transmit.vring.is_unannounced() || self.state.has_discards()
     }
 }

@@ -1,4 +1,5 @@
-//! A guest's hash of received frames, and its queue pair for each flow (virtio 1.3, 5.1.6.4.3 and 5.1.6.5.7).
+//! The hash of a guest's received frames, and the guest's queue pair for each flow (virtio 1.3, 5.1.6.4.3 and
+//! 5.1.6.5.7).
 
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{RxMeta, SegmentationKind};
@@ -6,41 +7,41 @@ use offramp_offload::rss::{HashTypes, INDIRECTION_ENTRIES_DEFAULT, KEY_LEN, Toep
 use offramp_virtio::control::{HashConfig, RssConfig};
 use offramp_virtio::net_header::NetHeader;
 
-/// A guest's settings for hashing received frames and spreading flows.
+/// A guest's settings for hashing received frames and steering flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HashStatus {
-    /// Packet types to hash.
+    /// The hashed packet types.
     pub types: HashTypes,
     /// The Toeplitz key. A shorter key is padded with zeros.
     pub key: [u8; KEY_LEN],
-    /// The header of each frame has its hash.
+    /// True if the header of each frame reports the hash.
     pub is_reported: bool,
-    /// The pair of each value of a hash's low bits; empty: the port spreads the flows.
+    /// The pair for each value of the hash's low bits. If empty, the port steers the flows.
     pub table: Vec<u16>,
-    /// The pair of frames that are not hashed, where there is a table.
+    /// The pair for frames that are not hashed, if the guest set a table.
     pub unclassified: Option<u16>,
 }
 
-/// Entries of the longest table.
+/// Maximum number of entries in a table.
 pub(super) const TABLE_LEN_MAX: usize = INDIRECTION_ENTRIES_DEFAULT;
 
-/// The hash of a guest's received frames, and their spread over its queue pairs.
+/// The hash of a guest's received frames, and the steering of flows to queue pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rss {
     hash: Toeplitz,
     types: HashTypes,
-    /// `None`: the port spreads them.
+    /// The indirection table. If `None`, the port steers the flows.
     table: Option<Table>,
 }
 
-/// The pair of each value of a hash's low bits, and of unhashed frames.
+/// The pair for each value of the hash's low bits, and the pair for unhashed frames.
 #[derive(Clone, Debug, PartialEq)]
 struct Table {
     pairs: Vec<u16>,
     unclassified: u16,
 }
 
-/// The hash of a frame, and its kind of packet: empty for a frame outside the guest's types.
+/// The hash of a frame and its hashed packet type, which is empty if the guest's types do not include the packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameHash {
     value: u32,
@@ -48,16 +49,16 @@ pub(super) struct FrameHash {
 }
 
 impl Rss {
-    /// Hashes frames, and does not spread them. `None`: the key is too long, or a kind of packets is unknown.
+    /// Returns settings that only hash frames. Returns `None` if the key is too long, or a packet type is unknown.
     pub(super) fn hashing(config: &HashConfig) -> Option<Self> {
-        // A shorter key is followed by zeros.
+        // A shorter key is padded with zeros.
         let mut key = [0; KEY_LEN];
         key.get_mut(..config.key.len())?.copy_from_slice(&config.key);
         Some(Self { hash: Toeplitz::new(&key), types: HashTypes::from_bits(config.types)?, table: None })
     }
 
-    /// Hashes frames and spreads them. `None` as for [`Self::hashing`]; also if the table is too long, has no power of
-    /// two of entries, or names a missing pair.
+    /// Returns settings that hash frames and steer flows. Returns `None` in the cases of [`Self::hashing`]. Returns
+    /// `None` if the table is too long, its length is not a power of two, or it names a missing pair.
     pub(super) fn spreading(config: &RssConfig, queue_pairs: u16) -> Option<Self> {
         let RssConfig { hash, unclassified, table, .. } = config;
         let mut pairs = table.iter().chain([unclassified]);
@@ -67,7 +68,7 @@ impl Rss {
         Some(Self::hashing(hash)?.with_table(Some(Table { pairs: table.clone(), unclassified: *unclassified })))
     }
 
-    /// Returns the same hash without a table: the port spreads the flows.
+    /// Returns the same settings without a table, so that the port steers the flows.
     pub(super) fn without_table(self) -> Self {
         self.with_table(None)
     }
@@ -76,19 +77,19 @@ impl Rss {
         Self { table, ..self }
     }
 
-    /// Returns the settings for display; `is_reported`: the header of each frame has its hash.
+    /// Returns the settings for display. `is_reported` is true if the header of each frame reports the hash.
     pub(super) fn status(&self, is_reported: bool) -> HashStatus {
         let (table, unclassified) = self.table.as_ref().map(|table| (table.pairs.clone(), table.unclassified)).unzip();
         let table = table.unwrap_or_default();
         HashStatus { types: self.types, key: *self.hash.key(), is_reported, table, unclassified }
     }
 
-    /// Returns whether flows are spread.
+    /// Returns whether the guest steers its flows with a table.
     pub(super) fn spreads(&self) -> bool {
         self.table.is_some()
     }
 
-    /// Returns the smallest number of pairs, from the first on, to include all of its pairs.
+    /// Returns the number of pairs needed to include every pair in the table.
     pub(super) fn queue_pairs(&self) -> u16 {
         let Some(Table { pairs, unclassified }) = &self.table else { return 1 };
         pairs.iter().fold(*unclassified, |last, pair| last.max(*pair)) + 1
@@ -106,7 +107,7 @@ impl Rss {
         FrameHash { value, hashed }
     }
 
-    /// Returns the pair of a frame, if flows are spread (V59, V60).
+    /// Returns the pair for a frame with this hash, if the guest steers its flows (V59, V60).
     #[inline]
     pub(super) fn pair(&self, hash: FrameHash) -> Option<usize> {
         let Table { pairs, unclassified } = self.table.as_ref()?;
@@ -114,21 +115,21 @@ impl Rss {
         Some(of_hash.copied().unwrap_or(*unclassified).into())
     }
 
-    /// Returns the pair of a frame from another host, for `frames` on the wire, if flows are spread.
+    /// Returns the pair for a frame from another host with `frames` wire frames, if the guest steers its flows.
     pub(super) fn pair_of(&self, frame: &Frame<'_>, frames: usize) -> Option<usize> {
         if !self.spreads() {
             return None;
         }
         let segmentation = frame.request().segmentation.filter(|_| frames > 1);
         let has_fragments = segmentation.is_some_and(|wanted| wanted.kind == SegmentationKind::UdpFragments);
-        // Fragments are hashed without ports.
+        // Fragments are hashed without their ports.
         let types = if has_fragments { self.types & (HashTypes::IPV4 | HashTypes::IPV6) } else { self.types };
         self.pair(self.hash_of(frame.bytes(), segmentation.is_some(), types))
     }
 }
 
 impl FrameHash {
-    /// Writes the hash and the hashed kind into the frame's header (`hash_report`: 1 for the first kind).
+    /// Writes the hash and the hashed packet type into the frame's header (`hash_report` is 1 for the first type).
     #[inline]
     pub(super) fn report(self, header: &mut NetHeader) {
         if !self.hashed.is_empty() {
@@ -192,7 +193,8 @@ mod tests {
             assert_eq!(spreading.pair_of(&frame, 1), pair(frame.bytes()), "{kind:?}: it stays one frame");
             assert_eq!(spreading.clone().without_table().pair_of(&frame, 2), None);
         }
-        // The length in the header of a super-frame is a template: in a frame not segmented later it must be right.
+        // The length field of a super-frame is only a template. In a frame that is not segmented later, the length must
+        // be correct.
         whole[16..18].fill(0);
         let expected = pair(&whole);
         let segmentation = Some(Segmentation::new(SegmentationKind::Udp, 1000));

@@ -1,14 +1,14 @@
-//! The message channel: one frontend at a time, over a Unix socket that is ours or the frontend's.
+//! The message channel to one frontend at a time, over a Unix socket of the port or the frontend.
 //!
-//! Crate `vhost` reads and answers most messages. The session takes these from the socket first:
-//! - `SET_STATUS`, `GET_STATUS`, `NET_SET_MTU` and `SEND_RARP`: the crate does not know them.
-//! - `SET_VRING_ENABLE`: the crate refuses it before `SET_FEATURES`, where QEMU sends it.
-//! - `SET_MEM_TABLE`: the crate refuses bytes after the last region, as User Mode Linux sends them.
-//! - `SET_DEVICE_STATE_FD` and `CHECK_DEVICE_STATE`: the crate answers a refusal, and forgets the reason.
-//! - `SET_BACKEND_REQ_FD`: the crate would make a channel that waits for each answer.
+//! Crate `vhost` reads and answers most messages. The session itself handles these messages:
+//! - `SET_STATUS`, `GET_STATUS`, `NET_SET_MTU` and `SEND_RARP`, because the crate does not support these messages.
+//! - `SET_VRING_ENABLE`, because QEMU sends this message before `SET_FEATURES`, where the crate refuses it.
+//! - `SET_MEM_TABLE`, because the crate refuses bytes after the last region, which User Mode Linux sends.
+//! - `SET_DEVICE_STATE_FD` and `CHECK_DEVICE_STATE`, because the crate loses the reason for a refusal.
+//! - `SET_BACKEND_REQ_FD`, because the crate would create a channel that waits for each answer.
 //!
-//! The crate gets each message whole, on a socket of its own, and the session passes its answers on. A frontend that
-//! stops in the middle of a message cannot block the thread.
+//! The session passes each whole message to the crate on a separate socket, and forwards the crate's answer. A frontend
+//! that stops in the middle of a message therefore cannot block the thread.
 
 use super::channel::{Channel, Ended};
 use super::config::VhostUserConfig;
@@ -42,7 +42,7 @@ const PAYLOAD_U64_LEN: usize = 8;
 const VERSION: u32 = 0x1;
 /// Header flags: version 1, and the flag of a reply.
 const REPLY_FLAGS: u32 = VERSION | 0x4;
-/// Header flag: the sender wants an answer.
+/// Header flag: the sender requests a reply.
 const NEED_REPLY: u32 = 0x8;
 const SET_MEM_TABLE: u32 = 5;
 const SET_VRING_ENABLE: u32 = 18;
@@ -53,20 +53,22 @@ const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
 const SET_DEVICE_STATE_FD: u32 = 42;
 const CHECK_DEVICE_STATE: u32 = 43;
-/// Bits of the answer to `SET_DEVICE_STATE_FD`: an error, and no descriptor.
+/// Answer to `SET_DEVICE_STATE_FD` that reports an error and no descriptor.
 const STATE_REFUSED: u64 = 0x101;
-/// Longest wait for the frontend to read from a full socket.
+/// Maximum wait for the frontend to read from a full socket.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
-/// Milliseconds before a server retries to accept a frontend, for example while no descriptor is left.
+/// Interval in milliseconds before a server retries to accept a frontend, for example after reaching the descriptor
+/// limit.
 const ACCEPT_INTERVAL_MS: u16 = 100;
-/// Milliseconds before a client tries to connect again.
+/// Interval in milliseconds before a client retries to connect.
 const RECONNECT_INTERVAL_MS: u16 = 100;
-/// Interval between commands of a guest: at most 500/s. Chosen after runs of `benches/hostile_neighbour.rs`.
+/// Minimum interval between commands of a guest: at most 500 commands/s. The value was chosen after runs of
+/// `benches/hostile_neighbour.rs`.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(2);
-/// Factor from a command's processor time to the wait after it: commands with large tables leave others seven eighths
-/// of a processor. Chosen, not measured.
+/// Ratio of a command's interval to its processor time. Commands with large tables leave seven eighths of a processor
+/// to other work. The value was chosen, not measured.
 const COMMAND_SHARE: u32 = 8;
-/// Burst of commands ahead of their time. Chosen like the interval.
+/// Maximum burst of commands without a wait. The value was chosen like the interval.
 const COMMAND_BURST: u32 = 32;
 
 /// The state of the control thread.
@@ -76,18 +78,18 @@ pub(super) struct Session {
     pub counters: Arc<ChannelCounters>,
     pub status: Arc<Mutex<PortStatus>>,
     pub stop: Arc<EventFd>,
-    /// The reason of the last disconnection of a frontend.
+    /// The reason for the last disconnection of a frontend.
     pub last_refusal: Option<String>,
-    /// Rings when the frontend removed shared memory, or is to be disconnected.
+    /// Rings when the frontend has removed shared memory, or must be disconnected.
     pub alarm: Alarm,
-    /// The reason to disconnect it.
+    /// The reason for a requested disconnection of the frontend.
     pub ended: Arc<Mutex<Option<String>>>,
     pub link: Arc<Link>,
-    /// The carrier of the interface on the wire, if any; it sets the link.
+    /// The watch on the carrier that sets the link state, if configured.
     pub carrier: Option<CarrierWatch>,
     /// The presence of a frontend.
     pub presence: Arc<Presence>,
-    /// The backend's channel, for reports of changes of the configuration.
+    /// The backend channel, for reports of configuration changes.
     pub channel: Option<Channel>,
     /// The receiver of the port's events.
     pub observer: Observer,
@@ -95,27 +97,27 @@ pub(super) struct Session {
 
 /// The reason for the end of a connection.
 enum End {
-    /// The port is dropped.
+    /// The port was dropped.
     Stopped,
-    /// The frontend closed the connection (`None`), or was disconnected for this reason.
+    /// The frontend was disconnected for this reason, or closed the connection (`None`).
     Gone(Option<String>),
 }
 
-/// Crate `vhost`, with a socket of its own for its messages.
+/// The message handler of crate `vhost`, on a separate socket.
 struct Handler {
     near: UnixStream,
     far: BackendReqHandler<Mutex<Device>>,
 }
 
-/// The pace of a guest's commands. Each takes processor time from the frames of others.
+/// The pacing of a guest's commands, because each command takes processor time from other guests' frames.
 #[derive(Debug, Default)]
 struct Pace {
-    /// The end of the time of the commands so far.
+    /// The end of the time charged for the commands so far.
     busy_until: Option<Instant>,
 }
 
 impl Pace {
-    /// Returns the time of the next command, if it must wait.
+    /// Returns the earliest time of the next command, or `None` if the next command need not wait.
     fn next_turn(&self, now: Instant) -> Option<Instant> {
         self.busy_until?.checked_sub(COMMAND_BURST * COMMAND_INTERVAL).filter(|turn| *turn > now)
     }
@@ -124,7 +126,7 @@ impl Pace {
         self.wait(now, COMMAND_INTERVAL.max(COMMAND_SHARE * took));
     }
 
-    /// Charges a kick without a command: it costs time, too.
+    /// Charges the processor time of a kick without a command.
     fn found_none(&mut self, now: Instant, took: Duration) {
         self.wait(now, COMMAND_SHARE * took);
     }
@@ -141,7 +143,7 @@ impl Handler {
         Ok(Self { near, far: BackendReqHandler::from_stream(far, Arc::clone(device)) })
     }
 
-    /// Has a message handled, and passes the answer on.
+    /// Passes a message to the crate, and forwards the answer.
     fn handle(&mut self, message: Message, stream: &UnixStream) -> Result<(), Unreadable> {
         message.send(&self.near)?;
         drop(message);
@@ -157,7 +159,7 @@ impl Handler {
 }
 
 impl Session {
-    /// Serves frontends, one after the other, until the port is dropped.
+    /// Serves frontends, one after another, until the port is dropped.
     pub(super) fn run(mut self, listener: Option<&UnixListener>) {
         while let Some(stream) = self.next_frontend(listener) {
             self.counters.connections.add(1);
@@ -165,8 +167,8 @@ impl Session {
             let end = self.serve(&stream, listener);
             self.channel = None;
             self.device().reset();
-            // After the reset no thread touches the frontend's memory, so its alarm is cleared. An error: it had not
-            // gone off.
+            // After the reset, no thread accesses the frontend's memory, so clear the alarm. The read fails only if the
+            // alarm was not raised.
             let _ = self.alarm.read();
             let reason = match &end {
                 End::Gone(reason) => reason.clone(),
@@ -177,14 +179,14 @@ impl Session {
             }
             self.tell(false);
             (self.observer)(PortEvent::Disconnected { reason });
-            // A client whose frontend hangs up at once does not call again at once.
+            // A client waits before reconnecting, because the frontend may disconnect immediately.
             if matches!(end, End::Stopped) || (listener.is_none() && self.is_stopped_within(RECONNECT_INTERVAL_MS)) {
                 return;
             }
         }
     }
 
-    /// Locks the device, also after a panic in a handler: a reset repairs the device.
+    /// Locks the device, even after a panic in a handler, because a reset restores a consistent state.
     fn device(&self) -> MutexGuard<'_, Device> {
         lock(&self.device)
     }
@@ -214,7 +216,7 @@ impl Session {
         }
     }
 
-    /// Waits for a frontend; `None` when the port is dropped.
+    /// Waits for a frontend. Returns `None` if the port is dropped.
     fn next_frontend(&mut self, listener: Option<&UnixListener>) -> Option<UnixStream> {
         match listener {
             Some(listener) => loop {
@@ -226,7 +228,7 @@ impl Session {
                 match listener.accept() {
                     Ok((stream, _)) if self.is_allowed(&stream) => return Some(stream),
                     Ok(_) => self.counters.refused_connections.add(1),
-                    // Without a descriptor for it, the frontend stays in the backlog until the next try.
+                    // Without a free descriptor, the frontend stays in the backlog until the next attempt.
                     Err(_) if self.is_stopped_within(ACCEPT_INTERVAL_MS) => return None,
                     Err(_) => {}
                 }
@@ -245,8 +247,8 @@ impl Session {
         }
     }
 
-    /// Returns whether the peer belongs to the allowed user. A server's peer is the connecting process, a client's the
-    /// listening one.
+    /// Returns whether the peer belongs to the allowed user. The peer of a server is the connecting process, and the
+    /// peer of a client is the listening process.
     fn is_allowed(&mut self, stream: &UnixStream) -> bool {
         let Some(allowed) = self.config.allowed_uid else { return true };
         let peer = getsockopt(stream, PeerCredentials).map(|peer| peer.uid());
@@ -267,7 +269,8 @@ impl Session {
 
     fn serve(&mut self, stream: &UnixStream, listener: Option<&UnixListener>) -> End {
         let Ok(mut handler) = Handler::new(&self.device) else {
-            // The frontend took the last descriptor. Without this wait it would reconnect and be refused in a loop.
+            // The connection used the last free descriptor. Without this wait, the frontend would reconnect and be
+            // refused in a loop.
             self.is_stopped_within(ACCEPT_INTERVAL_MS);
             return End::Gone(Some("no file descriptors left for a connection".to_owned()));
         };
@@ -310,7 +313,7 @@ impl Session {
         }
     }
 
-    /// Obeys a command of the guest. Returns the time of the next try if there may be more.
+    /// Executes one command of the guest. Returns the time of the next attempt if more commands may be available.
     fn serve_control(&self, pace: &mut Pace) -> Option<Instant> {
         let now = Instant::now();
         if let Some(turn) = pace.next_turn(now) {
@@ -328,8 +331,8 @@ impl Session {
         Some(pace.next_turn(now).unwrap_or(now))
     }
 
-    /// Reports a change of the link to the frontend, and reads its answer to the last report. This costs little beside
-    /// a message, so it is done before each wait.
+    /// Reports a change of the link to the frontend, and reads the frontend's answer to the last report. Called before
+    /// each wait, because the cost is small compared to a message.
     fn update_link(&mut self) {
         self.link.clear();
         if let Some(carrier) = &mut self.carrier
@@ -338,7 +341,7 @@ impl Session {
             self.link.set_up(is_up);
         }
         if let Err(ended) = self.serve_channel() {
-            // The frontend has still the connection, on which it may give another channel.
+            // The connection continues, and the frontend can set another channel.
             self.channel = None;
             self.last_refusal = Some(ended.to_string());
         }
@@ -360,12 +363,12 @@ impl Session {
         Ok(())
     }
 
-    /// Refuses a second frontend for the same device, but not one after the end of the first.
+    /// Refuses a second frontend while the first frontend is connected.
     fn turn_away(&self, listener: Option<&UnixListener>, own: &UnixStream) {
         let Some(listener) = listener else { return };
         let mut fds = [readable(listener), readable(own)];
-        // The listener is polled first: if the waiting frontend came after the end of the first, the second poll shows
-        // that end.
+        // Poll the listener first: if the waiting frontend connected after the end of the first connection, the second
+        // poll shows that end.
         wait(&mut fds[..1], PollTimeout::ZERO);
         wait(&mut fds[1..], PollTimeout::ZERO);
         if !is_ready(&fds[0]) || is_ready(&fds[1]) {
@@ -373,12 +376,12 @@ impl Session {
         }
         match listener.accept() {
             Ok(_) => self.counters.refused_connections.add(1),
-            // As above, but a message of the first frontend ends the wait.
+            // Wait as in `next_frontend`, but a message from the first frontend ends the wait.
             Err(_) => wait(&mut [readable(&*self.stop), readable(own)], PollTimeout::from(ACCEPT_INTERVAL_MS)),
         }
     }
 
-    /// Reads the available part of a message, and handles the message once it is whole.
+    /// Reads the available part of a message, and handles the message as soon as it is complete.
     fn receive(
         &mut self,
         stream: &UnixStream,
@@ -409,7 +412,7 @@ impl Session {
         }
     }
 
-    /// Handles a message outside of crate `vhost`. Its payload has 8 bytes or none.
+    /// Handles a message without crate `vhost`. The payload of such a message has 8 bytes or 0 bytes.
     fn handle_own(&mut self, stream: &UnixStream, message: Message) -> Result<(), Unreadable> {
         let header = message.header;
         let has_none = matches!(header.request, GET_STATUS | SET_BACKEND_REQ_FD | CHECK_DEVICE_STATE);
@@ -423,7 +426,7 @@ impl Session {
                 let status = self.device().device_status();
                 return reply(stream, GET_STATUS, u64::from(status));
             }
-            // A vring's state: its index in the first four bytes, then 0 or 1.
+            // The payload is a vring's state: the index in the first four bytes, then 0 or 1.
             SET_VRING_ENABLE => self.device().enable(value as u32 as usize, (value >> 32) as u32),
             SET_STATUS => self.device().set_status(value as u8),
             SEND_RARP => self.device().send_rarp(value, self.channel.is_some()),
@@ -483,9 +486,10 @@ impl Session {
     }
 }
 
-/// Waits until an answer can be sent: a frontend that asks and never reads would block the thread in `send`.
+/// Waits until an answer can be sent. Otherwise, a frontend that sends requests but never reads answers would block the
+/// thread in `send`.
 fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
-    // A writable socket has most of its buffer free, more than the longest answer.
+    // A writable socket has most of its buffer free, which exceeds the longest answer.
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
     wait(&mut fds, PollTimeout::try_from(ANSWER_PATIENCE).unwrap_or(PollTimeout::ZERO));
     if is_ready(&fds[0]) { Ok(()) } else { Err(Unreadable("the frontend does not read answers".to_owned())) }
@@ -512,7 +516,8 @@ fn is_ready(fd: &PollFd) -> bool {
     fd.any().unwrap_or(false)
 }
 
-/// Returns the longest wait until a deadline: a millisecond more than is left, so that the deadline is past after it.
+/// Returns the timeout for a deadline: the remaining time plus a millisecond, so that the deadline has passed after the
+/// wait.
 fn until(deadline: Option<Instant>) -> PollTimeout {
     let Some(deadline) = deadline else { return PollTimeout::NONE };
     let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
@@ -520,7 +525,7 @@ fn until(deadline: Option<Instant>) -> PollTimeout {
 }
 
 fn wait(fds: &mut [PollFd], timeout: PollTimeout) {
-    // After an interrupt the caller finds nothing and waits again.
+    // After an interrupt, no descriptor is ready and the caller waits again.
     let _ = poll(fds, timeout);
 }
 
@@ -538,7 +543,7 @@ mod tests {
             obeyed += 1;
         }
         assert!((1000..=1000 + COMMAND_BURST + 1).contains(&obeyed), "{obeyed}");
-        // The guest has a full burst again after a pause as long as the burst's time.
+        // After a pause as long as the charged time of a burst, the guest can send a full burst again.
         now += 2 * COMMAND_BURST * COMMAND_INTERVAL;
         for _ in 0..COMMAND_BURST {
             assert_eq!(pace.next_turn(now), None);
@@ -561,7 +566,7 @@ mod tests {
                 now = pace.next_turn(now).unwrap_or(now) + TOOK;
                 count(&mut pace, now, TOOK);
             }
-            // The wait after the last one and the burst are not included.
+            // The measured time does not include the wait after the last command and the burst.
             assert!(now - began + COMMAND_BURST * COMMAND_INTERVAL >= 99 * COMMAND_SHARE * TOOK);
         }
     }

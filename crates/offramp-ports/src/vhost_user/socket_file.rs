@@ -1,11 +1,11 @@
-//! The socket of a listening port.
+//! The socket file of a listening port.
 
 use super::error::VhostUserError;
 use crate::sys::socket_file::{self, MakeError, SocketFile, SocketRights};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// Listens at `path`. The socket of a dead backend there is replaced; one with a listener is not, and other files are
+/// Listens at `path`. The socket of a dead backend is replaced. A socket with a listener or a file of another kind is
 /// never touched.
 pub(super) fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, SocketFile), VhostUserError> {
     let refused = |error| match error {

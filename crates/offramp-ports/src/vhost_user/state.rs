@@ -1,19 +1,19 @@
-//! The state of a device as bytes, for a frontend that saves its guest and continues it later (vhost-user, "Migrating
-//! back-end state").
+//! The serialized state of a device, for a frontend that saves its guest and continues the guest later (vhost-user,
+//! "Migrating back-end state").
 //!
-//! All numbers are little-endian. A head ([`MAGIC`], version, length of all bytes), the negotiated features, the number
-//! of vrings and 8 bytes for each, the guest's settings as commands of its control queue, each after its length; then a
-//! sum of all bytes before it.
+//! All numbers are little-endian. The format starts with a head: [`MAGIC`], version, and length of all bytes. Then
+//! follow the negotiated features, the number of vrings, and 8 bytes per vring. The guest's settings follow as commands
+//! of its control queue, each preceded by its length. The last field is a hash of all preceding bytes.
 
 const MAGIC: [u8; 8] = *b"offramp\0";
-/// The version written, and the only one read.
+/// The version that is written, and the only version that is read.
 const VERSION: u32 = 1;
-/// Bytes in front of the vrings: the head, the features and the number of vrings.
+/// Number of bytes before the vrings: the head, the features and the number of vrings.
 const HEAD_LEN: usize = 8 + 4 + 4 + 8 + 4;
 const SUM_LEN: usize = 8;
-/// A vring without a position.
+/// The value for a vring without a position.
 const NO_BASE: u64 = u64::MAX;
-/// Bytes of the longest state that is read: the tables of a filter (64 KiB), all VLANs (32 KiB) and 256 vrings fit.
+/// Maximum length of a state to read, in bytes. The tables of a filter (64 KiB), all VLANs (32 KiB) and 256 vrings fit.
 pub(super) const LEN_MAX: usize = 1 << 18;
 
 /// The state of a stopped device.
@@ -21,9 +21,9 @@ pub(super) const LEN_MAX: usize = 1 << 18;
 pub(super) struct State {
     /// The negotiated features.
     pub features: u64,
-    /// The position of each vring that has run.
+    /// The position of each vring; `None` for a vring that has not run.
     pub bases: Vec<Option<u32>>,
-    /// Commands that make the guest's settings.
+    /// Control queue commands that restore the guest's settings.
     pub commands: Vec<Vec<u8>>,
 }
 
@@ -72,7 +72,7 @@ impl State {
         if sum(content) != u64::from_le_bytes(*found) {
             return Err(Unusable::Changed);
         }
-        // Whoever makes the right sum may still write other lengths.
+        // A foreign writer may compute the correct hash, but write wrong lengths.
         Self::parse_content(content.get(MAGIC.len() + 8..).unwrap_or_default()).ok_or(Unusable::Changed)
     }
 
@@ -91,7 +91,7 @@ impl State {
 }
 
 fn word(number: usize) -> [u8; 4] {
-    // Far below 2^32: see `LEN_MAX`.
+    // The numbers are far below 2^32: see `LEN_MAX`.
     (number as u32).to_le_bytes()
 }
 
@@ -103,7 +103,7 @@ fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.split_off(..8)?.try_into().ok()?))
 }
 
-/// Returns the 64-bit FNV-1a hash of bytes. It differs after the change of any single byte.
+/// Returns the 64-bit FNV-1a hash of bytes. A change of any single byte changes the hash.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }

@@ -5,30 +5,31 @@ use super::features;
 use offramp_offload::caps::Offloads;
 use std::ops::Range;
 
-/// The current setup by a port's frontend.
+/// The current setup of a port by its frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortStatus {
-    /// A frontend is connected.
+    /// True if a frontend is connected.
     pub is_connected: bool,
-    /// Negotiated virtio features; names by [`feature_name`](super::feature_name).
+    /// Negotiated virtio features. [`feature_name`](super::feature_name) returns their names.
     pub features: u64,
     /// Negotiated vhost-user protocol features.
     pub protocol_features: u64,
     /// The device status of the guest's driver, if the frontend reports it (virtio 1.3, 2.1).
     pub device_status: u8,
-    /// The MTU that the frontend gave the guest, if it reports it.
+    /// The MTU assigned to the guest by the frontend, if the frontend reports it.
     pub frontend_mtu: Option<u16>,
-    /// Entries of each ring, 0 for a stopped one: receive and transmit of the first pair, then of the second.
+    /// Number of entries of each ring, in the order of the vrings. 0 for a stopped ring.
     pub ring_entries: Vec<u16>,
-    /// Mapped regions of guest memory.
+    /// Number of mapped regions of guest memory.
     pub memory_regions: usize,
-    /// Mapped bytes of guest memory.
+    /// Size of mapped guest memory, in bytes.
     pub memory_bytes: u64,
-    /// Addresses of the regions in this process.
+    /// Address ranges of the regions in this process.
     pub memory_places: Vec<Range<u64>>,
-    /// The guest's settings through its control queue; `None` unless the port serves a running one.
+    /// The guest's settings through its control queue. `None` unless the port serves the queue and the queue is
+    /// running.
     pub control: Option<ControlStatus>,
-    /// The reason of the last disconnection of a frontend, if any.
+    /// The reason for the last disconnection of a frontend, if any.
     pub last_refusal: Option<String>,
 }
 
@@ -44,14 +45,14 @@ impl PortStatus {
 pub enum PortEvent {
     /// A frontend has connected.
     Connected,
-    /// Frontend and port have agreed on virtio features; names by [`feature_name`](super::feature_name).
+    /// Frontend and port have negotiated virtio features. [`feature_name`](super::feature_name) returns their names.
     Negotiated {
-        /// Their bits.
+        /// The bits of the negotiated features.
         features: u64,
     },
-    /// The frontend is gone.
+    /// The frontend is disconnected.
     Disconnected {
-        /// The reason if the port disconnected it; `None`: it went by itself.
+        /// The reason if the port disconnected the frontend. `None` if the frontend closed the connection.
         reason: Option<String>,
     },
 }

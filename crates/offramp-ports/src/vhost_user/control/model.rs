@@ -1,11 +1,11 @@
-//! A slow model of the settings by control queue: it keeps the bytes of all accepted commands, and reads its answers
-//! out of them. Its port has [`PAIRS_MAX`] queue pairs, the address [`OWN`] and the allowed addresses [`OWN`] and
-//! [`OTHER`].
+//! A slow model of the settings made through a control queue. The model stores the bytes of all accepted commands, and
+//! derives its answers from these bytes. The modelled port has [`PAIRS_MAX`] queue pairs, the address [`OWN`] and the
+//! allowed addresses [`OWN`] and [`OTHER`].
 
 pub const PAIRS_MAX: u16 = 3;
 pub const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// Bits of features, as the specification numbers them.
+/// Feature bits, numbered as in the specification.
 pub const CTRL_GUEST_OFFLOADS: u32 = 2;
 pub const CTRL_RX: u32 = 18;
 pub const CTRL_VLAN: u32 = 19;
@@ -65,7 +65,7 @@ impl Model {
         last.map_or(negotiated, |command| u64::from(u32_at(command, 2)) | u64::from(u32_at(command, 6)) << 32)
     }
 
-    /// Returns the queue pairs after a command to set them.
+    /// Returns the number of queue pairs set by a command, or `None` if the command does not set the number.
     fn pairs_of(command: &[u8]) -> Option<u16> {
         match command[..2] {
             [4, 0] => Some(u16_at(command, 2)),
@@ -78,19 +78,19 @@ impl Model {
         self.accepted.iter().rev().find_map(|command| Self::pairs_of(command)).unwrap_or(1)
     }
 
-    /// Returns the pair of unhashed frames, while the guest spreads its flows.
+    /// Returns the pair for unhashed frames, if the guest steers its flows.
     pub fn unclassified(&self) -> Option<u16> {
         let last = self.accepted.iter().rev().find(|command| command[0] == 4)?;
         (last[1] == 1).then(|| u16_at(last, 8))
     }
 
-    /// Returns the bytes after `ack` in the answer to an accepted command, if they have a length of their own.
+    /// Returns the number of bytes after `ack` in the answer to an accepted command.
     #[allow(dead_code, reason = "of the fuzz target and its test")]
     pub fn fields_len(command: &[u8]) -> usize {
         if matches!(command[..2], [6, 3] | [8, 0]) { 8 } else { 0 }
     }
 
-    /// Returns the queue pairs of a configuration of RSS; `None` for an invalid one.
+    /// Returns the number of queue pairs in an RSS configuration, or `None` if the configuration is invalid.
     fn rss_pairs(command: &[u8]) -> Option<u16> {
         if command.len() < 10 {
             return None;
@@ -107,7 +107,7 @@ impl Model {
         (makes_sense && command.len() >= end + 3 + key_len).then(|| transmits.max(last + 1))
     }
 
-    /// Frames and microseconds: of a ring by itself, and of all of its direction.
+    /// Returns the coalescing settings of a ring, in frames and microseconds.
     pub fn wish(&self, ring: u16) -> Option<(u32, u32)> {
         let (mut of_ring, mut of_all) = (None, None);
         for command in &self.accepted {
@@ -179,7 +179,7 @@ impl Model {
                             _ if vring % 2 == 1 => low & !0x9_0000 == 0,
                             _ => {
                                 let checksum = if self.has(1) { 2 } else { 0 };
-                                // Large receive needs the checksum.
+                                // Receive coalescing needs the receive checksum offload.
                                 let gso = if self.has(1) && (self.has(7) || self.has(8)) { 4 } else { 0 };
                                 low & !(1 | 8 | checksum | gso) == 0
                             }

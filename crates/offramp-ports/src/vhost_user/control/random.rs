@@ -1,4 +1,4 @@
-//! Commands of any kind, against the model of them. `OFFRAMP_COMMANDS` is their number.
+//! Compares random commands with the model. `OFFRAMP_COMMANDS` sets the number of commands.
 
 use super::model::{Model, OF_COMMANDS, OFFLOADS, OTHER, OWN, PAIRS_MAX, u16_at};
 use super::{Control, Planned};
@@ -8,7 +8,7 @@ use offramp_virtio::control::Command;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// Commands before a driver is reset, so the list of them stays short.
+/// Number of commands between two driver resets, so that the model's list stays short.
 const COMMANDS_OF_A_DRIVER: usize = 100;
 
 fn mac(rng: &mut StdRng) -> [u8; 6] {
@@ -16,7 +16,7 @@ fn mac(rng: &mut StdRng) -> [u8; 6] {
     macs[rng.random_range(0..macs.len())]
 }
 
-/// Returns a command, mostly a valid one.
+/// Returns a random command, in most cases a valid command.
 fn any_command(rng: &mut StdRng) -> Vec<u8> {
     let numbers: [(u8, u8); 9] = [(0, 7), (1, 3), (2, 3), (3, 2), (4, 3), (5, 2), (6, 5), (7, 1), (8, 3)];
     let (class, count) = numbers[rng.random_range(0..numbers.len())];
@@ -75,7 +75,7 @@ fn any_command(rng: &mut StdRng) -> Vec<u8> {
     command
 }
 
-/// Checks that the commands of the settings make the same settings in a new device.
+/// Checks that the saved commands restore the same settings on a new device.
 fn assert_saved(control: &Control, config: &VhostUserConfig) {
     let mut loaded = Control::new(config, std::sync::Arc::default());
     loaded.set_features(control.negotiated);
@@ -83,7 +83,7 @@ fn assert_saved(control: &Control, config: &VhostUserConfig) {
     assert!(!loaded.is_new(7));
     let addresses = |control: &Control| control.settings.filter.addresses().map(std::collections::BTreeSet::from_iter);
     assert_eq!(addresses(&loaded), addresses(control));
-    // The tables of two devices have their own order; without it all is equal.
+    // The address tables of two devices differ in their order. All other settings must be equal.
     let without_addresses = |control: &Control| {
         let mut settings = control.settings.clone();
         std::sync::Arc::make_mut(&mut settings.filter).forget_addresses();
@@ -139,12 +139,12 @@ fn commands_of_any_kind_leave_the_state_that_the_model_reads_out_of_them() {
         assert_eq!(of_ring.features, others | model.offloads());
         let tag = if rng.random_bool(0.5) { vec![0x81, 0, 0x20, rng.random_range(0..4)] } else { vec![] };
         let frame = [&mac(&mut rng)[..], &OTHER, &tag, &[8, 0], &[0; 46]].concat();
-        // The frame is no packet to hash.
+        // The frame contains no packet of a hashed type.
         let pair = of_ring.rss.and_then(|rss| rss.pair(rss.hash(&RxMeta::default(), &frame)));
         assert_eq!(pair, model.unclassified().map(usize::from));
         let passes = of_ring.filter.is_none_or(|filter| filter.accepts(&frame));
         assert_eq!(passes, model.receives(&frame), "{frame:?} after {:?}", model.accepted);
     }
-    // Else the test would say nothing.
+    // Too few valid commands would make the test meaningless.
     assert!(done > count / 5, "{done} of {count} made sense");
 }

@@ -1,4 +1,4 @@
-//! A guest's settings as the commands that make them, to be kept while no backend runs.
+//! A guest's settings as control queue commands, for storage while no backend runs.
 
 use super::{Control, Planned, Settings};
 use crate::vhost_user::features::{CTRL_RX, HASH_REPORT, LOG_ALL, RSS};
@@ -13,11 +13,11 @@ use virtio_bindings::virtio_net::{
     VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_VLAN, VIRTIO_NET_CTRL_VLAN_ADD,
 };
 
-/// Receive and transmit: the commands for all rings of a direction.
+/// The coalescing commands for all receive rings and for all transmit rings.
 const OF_ALL: [u32; 2] = [VIRTIO_NET_CTRL_NOTF_COAL_RX_SET, VIRTIO_NET_CTRL_NOTF_COAL_TX_SET];
 
 impl Control {
-    /// Returns commands that bring a device with these features from its reset to the guest's settings.
+    /// Returns commands that restore the guest's settings on a newly reset device with the same features.
     pub(in crate::vhost_user) fn commands(&self) -> Vec<Vec<u8>> {
         let start = Settings::after_reset(self.negotiated, &self.rules);
         let Settings { queue_pairs, guest_offloads, coalescing, of_all, mac, .. } = &self.settings;
@@ -33,7 +33,7 @@ impl Control {
             commands.extend(wish.map(|wish| command(VIRTIO_NET_CTRL_NOTF_COAL, number, &wish_bytes(wish))));
         }
         commands.extend(self.steering_commands());
-        // The rings of pairs not in use have the wishes for all.
+        // Rings of unused pairs have the settings of their direction.
         for (vring, wish) in coalescing.iter().enumerate().take(2 * usize::from(*queue_pairs)) {
             if let Some(wish) = wish.filter(|wish| of_all[vring % 2] != Some(*wish)) {
                 let fields = [&(vring as u32).to_le_bytes()[..], &wish_bytes(wish)].concat();
@@ -64,7 +64,8 @@ impl Control {
         commands
     }
 
-    /// The pairs in use, and the spreading of flows. A number of pairs takes the table away, and RSS sets both.
+    /// Returns the commands for the number of pairs and for RSS. The command for the number of pairs removes the
+    /// indirection table; the RSS command sets both.
     fn steering_commands(&self) -> Vec<Vec<u8>> {
         let pairs = self.settings.queue_pairs;
         let set_pairs = command(VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, &pairs.to_le_bytes());
@@ -83,7 +84,7 @@ impl Control {
             return vec![spread(&rss.table, unclassified)];
         }
         let has = |feature: u64| self.negotiated & feature != 0;
-        // Without MQ a guest has more pairs by RSS alone.
+        // Without MQ, a guest can use several pairs only through the RSS command.
         let mut commands: Vec<_> = if has(RSS) { Some(spread(&[0], 0)) } else { None }.into_iter().collect();
         if has(HASH_REPORT) {
             if !has(RSS) && pairs != 1 {
@@ -97,8 +98,8 @@ impl Control {
         commands
     }
 
-    /// Takes over the settings of an earlier backend's guest, and the position at which its control queue stopped.
-    /// Returns the first command that this port does not permit.
+    /// Restores the guest's settings from an earlier backend, and the position at which the control queue stopped.
+    /// Returns the first command that this port does not permit as an error.
     pub(in crate::vhost_user) fn load(&mut self, commands: &[Vec<u8>], base: Option<u32>) -> Result<(), Vec<u8>> {
         for bytes in commands {
             let planned = Command::parse(bytes).and_then(|command| self.plan(&command));

@@ -1,4 +1,4 @@
-//! The guest's commands: the handling of each, and the changes to its rings of data.
+//! The handling of the guest's commands, and the resulting changes to its data rings.
 
 use super::{Device, Refused};
 use crate::vhost_user::control::{Control, ControlStatus, Planned, RingSettings, Settings};
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 impl Device {
-    /// Starts the control queue. Forgets the settings made before a reset of the driver.
+    /// Handles the start of the control queue. Clears the guest's settings if the driver was reset.
     pub(super) fn control_started(&mut self, base: u32) -> Result<(), Refused> {
         let Some(control) = &mut self.control else { return Ok(()) };
         if control.is_new(base) {
@@ -20,7 +20,7 @@ impl Device {
         self.follow_control()
     }
 
-    /// Obeys the next command. Returns whether a chain had come, even one without a valid command.
+    /// Executes the next command. Returns whether a chain was available, with or without a valid command.
     pub(crate) fn serve_control(&mut self) -> bool {
         let Some(chain) = self.control.as_mut().and_then(|control| control.queue.next_command()) else { return false };
         if let Ok(request) = chain {
@@ -30,7 +30,7 @@ impl Device {
         true
     }
 
-    /// Brings a command into force and returns the answer.
+    /// Executes a command and returns the answer.
     fn obey(&mut self, request: &Request) -> Vec<u8> {
         self.control.iter_mut().for_each(Control::begin);
         let room = request.answer_len_max - 1;
@@ -45,13 +45,14 @@ impl Device {
         fields.map_or(vec![control::ERR], |fields| [&[control::OK][..], &fields].concat())
     }
 
-    /// Statistics of queues, as many whole replies as there is room for (V86).
+    /// Returns statistics of queues: as many whole replies as fit into `room` bytes (V86).
     fn statistics(&self, of: &[StatisticsOf], room: usize) -> Option<Vec<u8>> {
         let of_control = self.control.as_ref()?.statistics();
         let pair_of = |vq_index: u16| Side::of(vq_index.into()).1;
         let of_data = of.iter().filter(|of| of.types.intersects(StatisticsTypes::RX | StatisticsTypes::TX));
         let of_data = of_data.map(|of| pair_of(of.vq_index));
-        // However often a command names a pair, it is asked once, and all are before the first answer is waited for.
+        // Query each pair only once, even if a command names the pair repeatedly. Send all queries before waiting for
+        // the first answer.
         let pairs: BTreeSet<usize> = of_data.collect();
         let ask = |pair: &usize| self.queues.get(*pair)?.begin(|state| state.all_statistics()).ok();
         let asked: Vec<_> = pairs.iter().map(ask).collect();
@@ -74,7 +75,8 @@ impl Device {
         Some(replies)
     }
 
-    /// Brings the guest's settings into force. If a ring does not follow, the others go back, and nothing has changed.
+    /// Applies the guest's settings. If a ring does not apply the change, all other rings are restored to the old
+    /// settings.
     fn change(&mut self, next: &Settings) -> Result<(), Refused> {
         let Some(control) = &self.control else { return Ok(()) };
         let now = control.settings.clone();
@@ -83,7 +85,8 @@ impl Device {
         let followed = self.follow(&changed, next);
         if followed.len() < changed.len() {
             let restored = self.follow(&followed, &now);
-            // A ring without an answer may still have followed at the last moment. It goes back on its next wake-up.
+            // A ring without an answer may still have applied the change at the last moment. Such a ring is restored on
+            // its next wake-up.
             for vring in changed.iter().filter(|vring| !restored.contains(vring)) {
                 if let Some((queue, work)) = self.work_to_follow(*vring, &now) {
                     let _ = queue.ask(work);
@@ -95,7 +98,7 @@ impl Device {
         Ok(())
     }
 
-    /// Has all rings of data follow the guest's settings.
+    /// Applies the guest's settings to all data rings.
     pub(super) fn follow_control(&self) -> Result<(), Refused> {
         let Some(control) = &self.control else { return Ok(()) };
         let vrings: Vec<usize> = self.data_vrings().collect();
@@ -107,8 +110,8 @@ impl Device {
         (0..2 * self.queues.len()).filter(|vring| !self.is_control(*vring))
     }
 
-    /// Has rings of data follow the guest's settings, and be enabled as their frontend says. All are asked before the
-    /// first answer is waited for: a thread with several rings is woken once. Returns the rings with an answer in time.
+    /// Applies the guest's settings and the frontend's enabled states to data rings. All requests are sent before the
+    /// first wait, so that a thread with several rings is woken once. Returns the rings that answered in time.
     fn follow(&self, vrings: &[usize], settings: &Settings) -> Vec<usize> {
         let ask =
             |vring: &usize| self.work_to_follow(*vring, settings).and_then(|(queue, work)| queue.begin(work).ok());
@@ -117,7 +120,7 @@ impl Device {
         answers.filter_map(|(vring, answer)| answer.map(|()| *vring)).collect()
     }
 
-    /// Returns the work for a ring of data to follow, and the mailbox to send it to.
+    /// Returns the work that applies the settings to a data ring, and the ring's mailbox.
     fn work_to_follow(
         &self,
         vring: usize,
@@ -138,7 +141,7 @@ impl Device {
         Some((self.queues.get(pair)?, work))
     }
 
-    /// Has a ring of data be enabled as its frontend says, and a receive ring as far as the guest uses its pair.
+    /// Applies the frontend's enabled state to a data ring. A receive ring is enabled only if the guest uses its pair.
     pub(super) fn follow_enabled(&mut self, vring: usize) -> Result<(), Refused> {
         let of_ring = self.control.as_ref().map(|control| control.of_ring(&control.settings, vring));
         let is_in_use = of_ring.is_none_or(|of_ring| of_ring.is_in_use);
@@ -146,7 +149,7 @@ impl Device {
         self.run(vring, move |state, side| state.set_enabled(side, is_enabled && is_in_use))
     }
 
-    /// Returns the guest's settings, if its control queue runs here.
+    /// Returns the guest's settings, if the port serves a running control queue.
     pub(crate) fn control_status(&self) -> Option<ControlStatus> {
         self.control.as_ref()?.status()
     }
@@ -156,7 +159,7 @@ impl Device {
         self.control.as_ref().is_some_and(|control| control.queue.is_live() && control.kick.is_none())
     }
 
-    /// Returns the kicks of the control queue, while it runs.
+    /// Returns the kick descriptor of the control queue, if the queue is running.
     pub(crate) fn control_kick(&self) -> Option<Arc<OwnedFd>> {
         self.control.as_ref().filter(|control| control.queue.is_live())?.kick.clone()
     }

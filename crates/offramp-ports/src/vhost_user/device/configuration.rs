@@ -1,4 +1,4 @@
-//! The device's configuration as its driver reads it (`struct virtio_net_config`, virtio 1.3, 5.1.4), and its changes.
+//! The device's configuration as read by the driver (`struct virtio_net_config`, virtio 1.3, 5.1.4), and its changes.
 
 use super::{Device, Refused};
 use crate::vhost_user::control::Control;
@@ -7,19 +7,20 @@ use crate::vhost_user::{features, rarp};
 use offramp_offload::rss::{HashTypes, KEY_LEN};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 
-/// Bytes of the configuration: a frontend may ask for all of it.
+/// Length of the configuration, in bytes. A frontend can read the whole configuration.
 pub(super) const CONFIG_LEN: usize = 64;
-/// `status`: the link is up; the guest is to announce itself.
+/// Bits of `status`: the link is up, and the guest must announce itself.
 const LINK_UP: u16 = 1;
 const ANNOUNCE: u16 = 2;
-/// `speed`: unknown. `duplex`: unknown, and full (5.1.4.1 says both 0 and 1 of full; Linux takes 1).
+/// The unknown `speed`, and the values of `duplex` for unknown and full. For full duplex, 5.1.4.1 has both 0 and 1;
+/// Linux uses 1.
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const DUPLEX_UNKNOWN: u8 = u8::MAX;
 const DUPLEX_FULL: u8 = 1;
 
 impl Device {
-    /// Returns whether the frontend has read a configuration older than the current one. The change counts as reported
-    /// from then on. A guest knows the change of its status after it announced itself.
+    /// Returns whether the configuration has changed since the frontend read it, and records the change as reported.
+    /// The cleared announcement bit is not a change to report, because the guest caused it.
     pub(crate) fn is_config_news(&mut self) -> bool {
         let status = self.link_status();
         let Some(reported) = self.status_reported.replace(status) else {
@@ -54,14 +55,14 @@ impl Device {
         bytes
     }
 
-    /// Handles `SEND_RARP`: the guest has moved to this port. A guest with `GUEST_ANNOUNCE` announces itself: its
-    /// frontend asks it to, or the port if it serves the control queue and has a channel to the frontend. The port
-    /// announces other guests.
+    /// Handles `SEND_RARP`: the guest has moved to this port. A guest with `GUEST_ANNOUNCE` announces itself at the
+    /// request of its frontend. If the port serves the control queue and has a backend channel, the port makes this
+    /// request. The port announces all other guests itself.
     pub(crate) fn send_rarp(&mut self, payload: u64, has_channel: bool) -> Result<(), Refused> {
         if !self.speaks(VhostUserProtocolFeatures::RARP) {
             return Err(Refused::NotNegotiated("RARP"));
         }
-        // The first six bytes, as they lie in the message.
+        // The address is in the first six bytes of the message.
         let bytes = payload.to_ne_bytes();
         let mac = std::array::from_fn(|nth| bytes[nth]);
         if !rarp::is_station(mac) {

@@ -1,4 +1,4 @@
-//! The messages of the frontend, one method for each.
+//! The handlers of the frontend's messages, one method per message.
 
 use super::{Device, Kick, Refused};
 use crate::vhost_user::features::{self, LOG_ALL};
@@ -47,14 +47,14 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Err(Refused::Features(never_offered).into());
         }
         let features = features::from_message(features, shown);
-        // A running ring of data cannot become the control queue's, nor the reverse.
+        // Stop every running ring that changes between data ring and control queue.
         let changes = |vring: &usize| self.is_control(*vring) != self.would_be_control(*vring, features);
         let changed = (0..self.vrings.len()).filter(|vring| self.vrings[*vring].is_running && changes(vring));
         for vring in changed.collect::<Vec<_>>() {
             self.finish(vring)?;
         }
         if features & !LOG_ALL != self.features & !LOG_ALL {
-            // Another driver has other rings.
+            // Changed features mean another driver, whose rings have no loaded position.
             self.vrings.iter_mut().for_each(|setup| setup.loaded = None);
         }
         self.features = features;
@@ -67,7 +67,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         _files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
-        // The session reads these tables itself.
+        // The session handles this message itself.
         Err(Refused::Unsupported("SET_MEM_TABLE").into())
     }
 
@@ -106,8 +106,9 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
         let vring = index as usize;
-        // A driver may be reset without any other message (libkrun). The ring's contents are not the new driver's: it
-        // waits for its kick. A monitor that continues a guest has asked for the base before, so the ring is stopped.
+        // With libkrun, this can be the only message about a driver reset. A running ring then holds contents of the
+        // old driver, so stop the ring until the new kick. A monitor that continues a guest has requested the base
+        // before, so the ring is already stopped.
         if self.vring(vring)?.is_running {
             self.finish(vring)?;
             if self.is_control(vring) {
@@ -163,12 +164,12 @@ impl VhostUserBackendReqHandlerMut for Device {
             | Feature::CONFIGURE_MEM_SLOTS
             | Feature::STATUS
             | Feature::DEVICE_STATE;
-        // Without it a frontend does not migrate the guest.
+        // Without LOG_SHMFD, a frontend does not migrate the guest.
         offered.set(Feature::LOG_SHMFD, self.offered() & LOG_ALL != 0);
         let is_served = self.control.is_some();
         offered.set(Feature::MQ, self.queues.len() > 1 || is_served);
-        // A frontend that gives the guest an address itself (QEMU) refuses a backend with a configuration; it learns
-        // the MTU by other means. The backend's channel carries only changes of the configuration.
+        // A frontend that assigns the guest's address itself (QEMU) refuses a backend with a configuration. Such a
+        // frontend learns the MTU by other means. The backend channel carries only configuration changes.
         let of_config = Feature::CONFIG | Feature::BACKEND_REQ | Feature::BACKEND_SEND_FD;
         offered.set(of_config, self.config.mac.is_some() || is_served);
         Ok(offered)
@@ -184,7 +185,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        // If the port serves the control queue, frontends count vrings, otherwise queue pairs.
+        // If the port serves the control queue, frontends expect the number of vrings, otherwise the number of queue
+        // pairs.
         Ok(if self.control.is_some() { self.vrings.len() } else { self.queues.len() } as u64)
     }
 
@@ -200,7 +202,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_config(&mut self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // A driver may only read the configuration of a modern device (virtio 1.3, 5.1.4).
+        // A driver must not write the configuration of a modern device (virtio 1.3, 5.1.4).
         Err(Refused::Unsupported("SET_CONFIG").into())
     }
 
@@ -214,8 +216,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         Err(Refused::Unsupported("GET_SHARED_OBJECT").into())
     }
 
-    /// Creates the inflight region. Chains are used in their order of arrival, so none is in flight across a restart. A
-    /// split ring has its used index in memory visible to the frontend; a packed ring's position is in the region.
+    /// Creates the inflight region. Chains are used in their order of arrival, so no chain is in flight across a
+    /// restart. A split ring keeps its used index in guest memory; a packed ring's position is stored in the region.
     fn get_inflight_fd(&mut self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         let (queues, entries) = (inflight.num_queues, inflight.queue_size);
         if usize::from(queues) > self.vrings.len() || entries > self.config.queue_size_max {
@@ -237,7 +239,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         let region = inflight::Region::map(&file, mmap_offset, mmap_size, num_queues, queue_size, &self.alarm);
         let replaced = self.inflight.replace(Arc::new(region.map_err(Refused::from)?));
-        // A running ring keeps the former region. Its thread must not be the last owner, and unmap it.
+        // A running ring still holds the former region. Keep a reference here, so that the ring's thread is not the
+        // last owner and does not unmap the region.
         self.replaced_inflight.retain(|region| Arc::strong_count(region) > 1);
         self.replaced_inflight.extend(replaced);
         Ok(())
@@ -276,7 +279,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         _phase: VhostTransferStatePhase,
         _fd: File,
     ) -> Result<Option<File>> {
-        // The session reads these messages itself: its reason for a refusal is kept.
+        // The session handles this message itself, because the crate would lose the reason for a refusal.
         Err(Refused::Unsupported("SET_DEVICE_STATE_FD").into())
     }
 
@@ -299,7 +302,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             queue.run(move |state| state.set_log(log)).map_err(Refused::from)?;
         }
         self.control.iter_mut().for_each(|control| control.queue.set_log(self.log.clone()));
-        // Dropped here, as replaced memory: a queue's thread must not unmap it.
+        // Drop the old log here, like replaced memory: a queue's thread must not unmap it.
         drop(replaced);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The transfer of the device's state: to a frontend that saves its guest, and from one that continues it.
+//! The transfer of the device's state to a frontend that saves its guest, and from a frontend that continues a guest.
 
 use super::{Device, Refused, Setup};
 use crate::vhost_user::control::Control;
@@ -9,16 +9,17 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 
-/// Values of `SET_DEVICE_STATE_FD`: the direction in the low half, the phase in the high one ("Device state transfer
-/// parameters"). The only phase is 0: all rings are stopped.
+/// Values of `SET_DEVICE_STATE_FD`, with the direction in the low half and the phase in the high half ("Device state
+/// transfer parameters"). The only phase is 0: all rings are stopped.
 const SAVE: u64 = 0;
 const LOAD: u64 = 1;
-/// The position of a new packed ring in a base's low half.
+/// The low half of the base of a new packed ring.
 const NEW_PACKED: u16 = 0x8000;
 
 impl Setup {
-    /// Returns the position to start at: that of the loaded state, unless the frontend starts a new ring. A frontend
-    /// may know only the next available position (Cloud Hypervisor without a saved base), or half of a packed ring's.
+    /// Returns the start position: the position in the loaded state, unless the frontend starts a new ring. The
+    /// frontend's own position can be incomplete: only the next available position (Cloud Hypervisor without a saved
+    /// base), or half of a packed ring's position.
     pub(super) fn start_base(&self, is_packed: bool) -> u32 {
         let is_new = if is_packed { self.base as u16 == NEW_PACKED } else { self.base == 0 };
         self.loaded.filter(|_| !is_new).unwrap_or(self.base)
@@ -26,8 +27,8 @@ impl Setup {
 }
 
 impl Device {
-    /// Handles `SET_DEVICE_STATE_FD`. Returns a file of our own for the state: reading and writing it cannot make this
-    /// thread wait, as the frontend's descriptor could.
+    /// Handles `SET_DEVICE_STATE_FD`. Returns a new memfd for the state. Unlike the frontend's descriptor, a memfd
+    /// cannot block this thread.
     pub(crate) fn transfer_state(&mut self, parameters: u64) -> Result<File, Refused> {
         if !self.speaks(VhostUserProtocolFeatures::DEVICE_STATE) {
             return Err(Refused::NotNegotiated("DEVICE_STATE"));
@@ -47,7 +48,7 @@ impl Device {
         Ok(file)
     }
 
-    /// Handles `CHECK_DEVICE_STATE`: the frontend has read the state, or has written one to be taken over.
+    /// Handles `CHECK_DEVICE_STATE`: the frontend has read the state, or has written a state for this device to load.
     pub(crate) fn check_state(&mut self) -> Result<(), Refused> {
         let Some(mut file) = self.incoming_state.take() else { return Ok(()) };
         let mut bytes = Vec::new();

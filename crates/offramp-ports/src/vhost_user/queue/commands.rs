@@ -1,24 +1,25 @@
-//! The ring of a control queue: commands of the guest, each answered before the next is read.
+//! The ring of a control queue. Each command from the guest is answered before the next command is read.
 
 use super::state::QueueState;
 use offramp_virtio::control::COMMAND_LEN_MAX;
 use offramp_virtio::ring::Chain;
 
-/// A command as the guest wrote it.
+/// A command from the guest, as raw bytes.
 #[derive(Debug)]
 pub(in crate::vhost_user) struct Request {
     chain: Chain,
     pub bytes: Vec<u8>,
-    /// Maximum bytes of the answer.
+    /// Maximum length of the answer, in bytes.
     pub answer_len_max: usize,
 }
 
-/// A chain without room for an answer or without a command. It went back as it was.
+/// A chain without a command or without room for an answer. The chain was returned unchanged.
 #[derive(Debug)]
 pub(in crate::vhost_user) struct NoCommand;
 
 impl QueueState {
-    /// Fetches commands, unless some wait. Returns whether there may be any. If not, the guest kicks for the next.
+    /// Fetches commands if no fetched command remains. Returns false if no command is available; the guest then kicks
+    /// for the next command.
     fn fetch_commands(&mut self) -> bool {
         let Self { transmit, log, counters, .. } = self;
         let log = log.as_deref();
@@ -33,11 +34,11 @@ impl QueueState {
             return true;
         }
         transmit.vring.enable_notifications(log);
-        // A chain may have come before the guest saw the change.
+        // A chain may have become available before the guest noticed the enabled notifications.
         transmit.fetch(log, counters)
     }
 
-    /// Returns the next command, if any chain has come.
+    /// Returns the next command, if a chain is available.
     pub(crate) fn next_command(&mut self) -> Option<Result<Request, NoCommand>> {
         if !self.fetch_commands() {
             return None;
@@ -46,7 +47,7 @@ impl QueueState {
         let command = self.transmit.vring.read_command(&chain, COMMAND_LEN_MAX);
         let command = command.filter(|(_, answer_len_max)| *answer_len_max > 0);
         if command.is_none() {
-            // A bad one was counted when it was fetched.
+            // Count a valid chain without a usable command. A bad chain was already counted by the fetch.
             self.counters.bad_chains.add(u64::from(chain.len() > 0));
             self.transmit.add_used(&chain, 0);
             self.publish_transmit();
@@ -54,13 +55,13 @@ impl QueueState {
         Some(command.map(|(bytes, answer_len_max)| Request { chain, bytes, answer_len_max }).ok_or(NoCommand))
     }
 
-    /// Answers a command; the guest sees it at once.
+    /// Answers a command, and publishes the answer at once.
     pub(crate) fn answer(&mut self, request: &Request, answer: &[u8]) {
         self.transmit.vring.answer(&request.chain, answer, self.log.as_deref());
         self.publish_transmit();
     }
 
-    /// Returns whether a ring runs and the frontend has enabled it.
+    /// Returns whether the ring runs and the frontend has enabled the ring.
     pub(crate) fn is_live(&self) -> bool {
         self.transmit.state.is_enabled() && self.transmit.vring.is_started()
     }

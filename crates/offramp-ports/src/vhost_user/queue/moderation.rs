@@ -1,18 +1,18 @@
-//! When the guest is notified of used chains: at once, or when moderation says so.
+//! The moderation of notifications for used chains: at once, or deferred.
 //!
-//! A guest sees used chains at once; only the notification is deferred. The ring's rule decides the need for one
-//! (virtio 1.3, 2.7.7.2 and 2.8.14), asked when the chains are published. A driver polling at this moment sees them,
-//! and needs no notification. The ring is asked again when a deferred notification is due: the driver may have polled
-//! meanwhile, and moved `used_event`.
+//! Used chains are published at once; only the notification is deferred. When chains are published, the ring's rule
+//! decides whether a notification is needed (virtio 1.3, 2.7.7.2 and 2.8.14). A driver that polls at this moment sees
+//! the chains and needs no notification. When a deferred notification is due, the rule is checked again: the driver may
+//! have polled meanwhile and moved `used_event`.
 
 use offramp_adapter::moderation::{COST_NS_START, ModerationConfig, Moderator, Policy};
 
-/// The assumed cost of an interrupt for the guest, nanoseconds: the interrupt, waking its processor, its driver's work
-/// around a batch. It is not observable from outside, so it equals the initial cost of an interrupt before any
-/// measurement. The measured cost of the notification here is added.
+/// Assumed cost of an interrupt for the guest, in nanoseconds: the interrupt, the wake-up of its processor, and its
+/// driver's work per batch. This cost is not observable from outside the guest. The value therefore equals the assumed
+/// cost of an interrupt before any measurement. The measured cost of the notification on this thread is added.
 const GUEST_COST_NS: u64 = COST_NS_START;
 
-/// Frames handed over, and their bytes.
+/// A number of frames returned to the driver, and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub frames: u32,
@@ -26,8 +26,8 @@ impl Tally {
         self.bytes = self.bytes.wrapping_add(bytes);
     }
 
-    /// Returns the count and begins it anew. Chains going back without a frame count as one: the guest must see them,
-    /// too.
+    /// Returns the tally and resets it. Chains returned without a frame count as one frame, because the guest must also
+    /// be notified of such chains.
     #[inline]
     pub(super) fn take(&mut self) -> Self {
         let Self { frames, bytes } = std::mem::take(self);
@@ -42,16 +42,16 @@ impl Tally {
 /// The moderation of one ring's notifications.
 #[derive(Debug)]
 pub(super) struct CallModeration {
-    /// Notifications are never deferred, and the moderator is not asked.
+    /// True if notifications are never deferred. The moderator is then unused.
     is_off: bool,
     moderator: Moderator,
-    /// Published and in need of a notification, and not known to the moderator yet.
+    /// Published frames that need a notification and are not yet reported to the moderator.
     wanted: Tally,
-    /// Published to a polling driver, and not known to the moderator yet.
+    /// Frames published to a polling driver and not yet reported to the moderator.
     unwanted: Tally,
-    /// Frames published since the last notification, wanted or not.
+    /// Number of frames published since the last notification, including frames that need no notification.
     since_call: u64,
-    /// Wait of the oldest frame for the last notification, nanoseconds, until somebody asks.
+    /// Wait of the oldest frame for the last notification, in nanoseconds. `None` after [`Self::take_waited_ns`].
     waited_ns: Option<u64>,
 }
 
@@ -74,7 +74,8 @@ impl CallModeration {
         self.is_off
     }
 
-    /// Changes the moderation, also for deferred notifications. Before it is switched off, decide about those.
+    /// Changes the moderation, including that of deferred notifications. Send or drop deferred notifications before
+    /// switching moderation off.
     pub(super) fn moderate(&mut self, config: &ModerationConfig) {
         self.is_off = config.policy == Policy::Off;
         self.moderator.set(*config);
@@ -90,13 +91,13 @@ impl CallModeration {
         self.moderator.measures_next()
     }
 
-    /// Records the cost of a notification here, `cost_ns`.
+    /// Records the measured cost of a notification on this thread, `cost_ns`.
     pub(super) fn costed(&mut self, cost_ns: u64) {
         self.moderator.costed(GUEST_COST_NS.saturating_add(cost_ns));
     }
 
-    /// Records a notification for all deferred chains. If the time is not known, as when a ring is stopped, no gap
-    /// counts from here.
+    /// Records a notification for all deferred chains. Without a time, as when a ring is stopped, the moderator
+    /// measures no interval from this notification.
     pub(super) fn notified(&mut self, now_ns: Option<u64>) {
         self.since_call = 0;
         self.waited_ns = now_ns.map(|now_ns| self.moderator.waited_ns(now_ns));
@@ -107,12 +108,12 @@ impl CallModeration {
         self.wanted = Tally::default();
     }
 
-    /// Returns the wait of the oldest frame for the last notification, nanoseconds; once.
+    /// Returns and clears the wait of the oldest frame for the last notification, in nanoseconds.
     pub(super) fn take_waited_ns(&mut self) -> Option<u64> {
         self.waited_ns.take()
     }
 
-    /// Forgets the deferred chains: the guest polls, and sees them all.
+    /// Drops the deferred notification, because the polling guest sees all chains.
     pub(super) fn forget_deferred(&mut self) {
         self.moderator.seen();
         self.unwanted = self.unwanted.plus(std::mem::take(&mut self.wanted));
@@ -124,13 +125,13 @@ impl CallModeration {
         self.wanted = self.wanted.plus(published);
     }
 
-    /// Records chains published to a polling driver: it sees them, and all deferred ones.
+    /// Records chains published to a polling driver, which sees these and all deferred chains.
     pub(super) fn polled(&mut self, published: Tally) {
         self.defer(published);
         self.forget_deferred();
     }
 
-    /// Tells the moderator of the chains published since the last time, and returns their tally.
+    /// Reports the chains published since the last call to the moderator, and returns their tally.
     pub(super) fn note(&mut self, now_ns: u64) -> Tally {
         let (unwanted, wanted) = (std::mem::take(&mut self.unwanted), std::mem::take(&mut self.wanted));
         if unwanted.frames > 0 {
@@ -143,7 +144,7 @@ impl CallModeration {
         unwanted.plus(wanted)
     }
 
-    /// `bytes` went the other way.
+    /// Reports `bytes` transferred in the opposite direction.
     pub(super) fn other_direction(&mut self, bytes: u64) {
         self.moderator.other_direction(bytes);
     }
@@ -153,27 +154,27 @@ impl CallModeration {
         self.moderator.waiting() > 0 || self.wanted.frames > 0
     }
 
-    /// Returns the frames published since the last notification, including unneeded ones.
+    /// Returns the number of frames published since the last notification, including frames that need no notification.
     pub(super) fn since_call(&self) -> u64 {
         self.since_call
     }
 
-    /// Returns whether a notification is due for the frames known to the moderator.
+    /// Returns whether a notification is due for the frames reported to the moderator.
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
         self.moderator.is_due(now_ns)
     }
 
-    /// Returns the due time, if nothing else is published.
+    /// Returns the time at which a notification is due if no further chain is published.
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         if self.is_off { None } else { self.moderator.next_due_ns() }
     }
 
-    /// Returns the cost of an interrupt, nanoseconds; 0 while nothing is deferred.
+    /// Returns the cost of an interrupt, in nanoseconds, or 0 if moderation is off.
     pub(super) fn cost_ns(&self) -> u64 {
         if self.is_off { 0 } else { self.moderator.cost_ns() }
     }
 
-    /// Returns the maximum delay of a notification, nanoseconds.
+    /// Returns the maximum delay of a notification, in nanoseconds.
     pub(super) fn wait_max_ns(&self) -> u64 {
         self.moderator.wait_max_ns()
     }

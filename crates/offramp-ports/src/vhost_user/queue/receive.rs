@@ -1,4 +1,4 @@
-//! The guest's receive side.
+//! The receive ring of a guest.
 
 use super::state::QueueState;
 use super::vring::{RECEIVE_GUARD_PART, RingState};
@@ -12,18 +12,19 @@ use offramp_virtio::net_header::NetHeader;
 use offramp_virtio::ring::FETCH_MAX;
 use std::hint::cold_path;
 
-/// Unused receive chains returned in a batch before the guest counts as out of buffers.
+/// Maximum number of receive chains returned unused in a batch. Beyond that number, the guest counts as out of buffers.
 const UNUSED_MAX: usize = FETCH_MAX;
 
 impl QueueState {
-    /// Returns whether the guest takes every frame as it is: then [`Self::write`] equals [`Self::deliver`], and is
-    /// faster.
+    /// Returns whether received frames need no inspection. [`Self::write`] then has the same effect as
+    /// [`Self::deliver`], and is faster.
     #[inline]
     pub(super) fn takes_all(&self) -> bool {
         self.receive.state == RingState::Enabled
     }
 
-    /// Writes a frame into receive chains, if the guest takes it. The hash is for a guest with hash reports.
+    /// Writes a frame into receive chains if the guest's filter accepts the frame. The hash is reported to a guest with
+    /// hash reports.
     #[inline]
     pub(super) fn deliver(&mut self, meta: &RxMeta, frame: &[u8], hash: FrameHash) -> Result<(), PortError> {
         let outcome = self.admit(frame).and_then(|()| {
@@ -68,7 +69,7 @@ impl QueueState {
         Ok(())
     }
 
-    /// Shows the guest a batch before its end, unless a frame is still being written.
+    /// Publishes the used chains of a full batch, unless a frame is still being written.
     #[inline]
     fn publish_full_batch(&mut self) {
         if self.receive.vring.staged() >= FETCH_MAX && !self.receive.vring.has_open_frames() {
@@ -76,16 +77,17 @@ impl QueueState {
         }
     }
 
-    /// Returns whether open frames should be completed: they occupy the guest's buffers, and half a ring is left.
+    /// Returns whether open frames should be completed. Open frames occupy the guest's buffers: true when half of the
+    /// ring is unpublished.
     #[inline]
     pub(super) fn wants_commit(&self) -> bool {
         let vring = &self.receive.vring;
         vring.has_open_frames() && vring.unpublished() >= usize::from(vring.size() / RECEIVE_GUARD_PART)
     }
 
-    /// Begins a frame in the guest's buffers. Frames are completed in another order than they were begun in. An
-    /// unwanted frame takes none of its buffers; it is refused on delivery. A frame with a reported hash is hashed when
-    /// it is complete.
+    /// Starts a frame in the guest's buffers. Returns false if the ring is in order, because frames are completed in a
+    /// different order than started. Returns false if the filter rejects the frame, which is then refused on delivery.
+    /// Returns false if hashes are reported, because only a complete frame can be hashed.
     pub(super) fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         let is_lent = !self.out_of_buffers && !self.is_in_order && !self.reports_hashes() && self.admit(head).is_ok();
         if is_lent {
@@ -94,12 +96,12 @@ impl QueueState {
         is_lent
     }
 
-    /// Copies payload into the guest's buffers, and verifies it in the same pass.
+    /// Copies payload into the guest's buffers, and verifies the checksum in the same pass.
     #[inline]
     pub(super) fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
         let chains = match self.receive.vring.lacks(slot, payload.len()) {
             Some(0) => 0,
-            // A driver without mergeable buffers takes each frame in one chain (virtio 1.3, 5.1.6.4).
+            // A driver without mergeable buffers receives each frame in one chain (virtio 1.3, 5.1.6.4).
             Some(_) if !self.is_mergeable && self.receive.vring.has_chain(slot) => return Appended::NoRoom,
             Some(len) => match self.gather(len) {
                 Ok(chains) => chains,
@@ -109,7 +111,7 @@ impl QueueState {
         };
         let (mut sum, mut is_odd) = (headers_sum, false);
         self.receive.vring.append(slot, chains, payload, self.log.as_deref(), |piece, to| {
-            // SAFETY: the ring gives a place of as many writable bytes in guest memory, and `piece` is in private
+            // SAFETY: the ring provides `piece.len()` writable bytes of guest memory at `to`, and `piece` is in private
             // memory.
             let of_piece = unsafe { copy_and_sum_to(piece, to) };
             sum = sum.plus(if is_odd { of_piece.at_odd_offset() } else { of_piece });
@@ -122,7 +124,7 @@ impl QueueState {
         Appended::Bad
     }
 
-    /// Completes a frame in the guest's buffers.
+    /// Completes an open frame in the guest's buffers.
     pub(super) fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
         let log = self.log.as_deref();
         let is_whole = self.receive.vring.commit(slot, self.header_len, rx_header(meta), head, log);
@@ -137,7 +139,7 @@ impl QueueState {
         outcome
     }
 
-    /// Returns the number of waiting receive chains for a frame of `len` bytes with its header.
+    /// Returns the number of receive chains needed for a frame of `len` bytes including its header.
     #[inline]
     fn gather(&mut self, len: usize) -> Result<usize, PortError> {
         let (mut chains, mut room) = (0, 0);
@@ -147,7 +149,8 @@ impl QueueState {
                     return self.single(len);
                 }
                 if chain.len() == 0 {
-                    // A bad chain cannot be part of a frame, nor can one lie on both its sides.
+                    // A bad chain cannot be part of a frame, and a frame cannot use chains before and after a bad
+                    // chain.
                     self.return_unused(chains + 1);
                     (chains, room) = (0, 0);
                     continue;
@@ -166,13 +169,14 @@ impl QueueState {
         Err(PortError::Full)
     }
 
-    /// As [`QueueState::gather`] for a driver with one chain per frame (virtio 1.3, 5.1.6.4).
+    /// Returns the number of receive chains like [`QueueState::gather`], for a driver with one chain per frame (virtio
+    /// 1.3, 5.1.6.4).
     fn single(&mut self, len: usize) -> Result<usize, PortError> {
         while !self.out_of_buffers {
             while let Some(chain) = self.receive.vring.waiting().first() {
                 match chain.len() {
                     room if room >= len => return Ok(1),
-                    // A bad chain: it goes back as it is.
+                    // A bad chain is returned unchanged.
                     0 => self.return_unused(1),
                     _ => return Err(PortError::Refused(libc::EMSGSIZE)),
                 }
@@ -184,8 +188,8 @@ impl QueueState {
         Err(PortError::Full)
     }
 
-    /// Gives receive chains back with nothing in them. After many such chains the guest counts as having no others in
-    /// this batch: the search for one takes time from others.
+    /// Returns receive chains unused. After [`UNUSED_MAX`] such chains, the guest counts as out of buffers in this
+    /// batch: searching for a usable chain takes time from other ports.
     #[cold]
     fn return_unused(&mut self, chains: usize) {
         self.returned_unused += chains;

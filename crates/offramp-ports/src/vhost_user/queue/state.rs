@@ -1,4 +1,4 @@
-//! The state of a queue pair, and its changes by the frontend.
+//! The state of a queue pair, and changes requested by the frontend.
 
 use super::statistics::Statistics;
 use super::vring::{PortVring, RingState};
@@ -19,7 +19,7 @@ use offramp_virtio::ring::{BadRing, Direction, RingOptions, RingPlace};
 use offramp_virtio::vring::VringSetup;
 use std::sync::Arc;
 
-/// The ring of a pair (virtio 1.3, 5.1.2).
+/// A ring of a queue pair (virtio 1.3, 5.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::vhost_user) enum Side {
     /// `receiveq`: the guest receives.
@@ -29,13 +29,13 @@ pub(in crate::vhost_user) enum Side {
 }
 
 impl Side {
-    /// Returns the side of a vring's index, and its pair.
+    /// Returns the side and the pair of a vring's index.
     pub(crate) fn of(vring: usize) -> (Self, usize) {
         (if vring.is_multiple_of(2) { Self::Receive } else { Self::Transmit }, vring / 2)
     }
 }
 
-/// The parameters to start a ring.
+/// The parameters for starting a ring.
 #[derive(Debug)]
 pub(in crate::vhost_user) struct Start {
     /// The negotiated features.
@@ -44,53 +44,54 @@ pub(in crate::vhost_user) struct Start {
     pub base: u32,
     pub kick: Option<Event>,
     pub is_logged: bool,
-    /// The record of a packed ring's position, if it outlives this backend.
+    /// The record of a packed ring's position in the inflight region, which outlives this backend.
     pub inflight: Option<Part>,
 }
 
-/// The parts read of a frame from the guest.
+/// The parts that are read from a guest's frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// The frame alone: its guest can ask for nothing.
+    /// Only the frame: the guest negotiated no transmit offload.
     #[default]
     Frames,
-    /// The frame and its requests.
+    /// The frame and its request.
     Requests,
-    /// The same, with the guest's statistics.
+    /// The frame and its request, both counted in the guest's statistics.
     Counted,
 }
 
-/// The state of a queue. Its thread owns it; the frontend's changes come through the mailbox.
+/// The state of a queue, owned by the queue's thread. The frontend's changes arrive through the mailbox.
 #[derive(Debug)]
 pub(in crate::vhost_user) struct QueueState {
     memory: Arc<GuestMemory>,
     pub(super) log: Option<Arc<DirtyLog>>,
     pub(super) header_len: usize,
     pub(super) is_mergeable: bool,
-    /// The driver wants its buffers back in the order of the available ring.
+    /// True if buffers must be returned in the order of the available ring.
     pub(super) is_in_order: bool,
     pub(super) offloads: Offloads,
     pub(super) reads: Reads,
-    /// The statistics for the guest's requests; `None`: it may not ask.
+    /// The guest's statistics. `None` unless the guest negotiated statistics.
     pub(super) statistics: Option<Box<Statistics>>,
-    /// A transmit ring's, or a control queue's: then there is no receive ring.
+    /// Direction of the transmit ring. For a control queue, the direction is `Control`, and the receive ring is unused.
     transmit_direction: Direction,
-    /// The port's moderation, for a ring without settings by its guest.
+    /// The port's moderation, for rings without coalescing settings of the guest.
     moderation: ModerationConfig,
     pub(super) receive: PortVring,
     pub(super) transmit: PortVring,
-    /// The receive ring had no room in this batch. It is not polled again before the batch ends: each look takes the
-    /// index' cache line from the guest, and slows its refill.
+    /// True if the receive ring ran out of buffers in this batch. The ring is not polled again in this batch: each poll
+    /// takes the index' cache line from the guest and slows the refill.
     pub(super) out_of_buffers: bool,
-    /// Receive chains returned unused in this batch.
+    /// Number of receive chains returned unused in this batch.
     pub(super) returned_unused: usize,
-    /// The cost of the last fetch beside the bytes of its frame, in bytes; also without a frame.
+    /// The cost of the last fetch in equivalent bytes, not including the frame's own bytes. A fetch without a frame can
+    /// also have a cost.
     pub(super) tx_cost_bytes: usize,
-    /// The guest's receive filter; `None`: everything passes.
+    /// The guest's receive filter. If `None`, every frame passes.
     pub(super) filter: Option<Arc<Filter>>,
-    /// The guest's spreading of flows; `None`: the port decides.
+    /// The guest's hash and steering settings. If `None`, the port steers the flows.
     pub(super) rss: Option<Arc<Rss>>,
-    /// A frame to go out before the guest's next one.
+    /// A frame to send before the guest's next frame.
     pub(super) announcement: Option<[u8; rarp::FRAME_LEN]>,
     pub(super) counters: Arc<QueueCounters>,
 }
@@ -127,7 +128,7 @@ impl QueueState {
         state
     }
 
-    /// Stops both rings and forgets this frontend's settings.
+    /// Stops both rings and clears this frontend's settings.
     pub(crate) fn reset(&mut self) {
         for side in [Side::Receive, Side::Transmit] {
             self.stop(side);
@@ -151,7 +152,7 @@ impl QueueState {
         }
     }
 
-    /// Takes over the negotiated features.
+    /// Applies the negotiated features.
     pub(crate) fn set_features(&mut self, negotiated: u64) {
         self.header_len = features::header_len(negotiated);
         self.is_mergeable = negotiated & features::MRG_RXBUF != 0;
@@ -170,14 +171,14 @@ impl QueueState {
         self.inspect();
     }
 
-    /// Has the receive ring inspected frame by frame, if needed.
+    /// Updates whether received frames are inspected.
     fn inspect(&mut self) {
         if self.receive.state.is_enabled() {
             self.set_enabled(Side::Receive, true);
         }
     }
 
-    /// Returns the counters of both rings for the guest, by their kind; `None`: it may not ask for any.
+    /// Returns the statistics of both rings by type. Returns `None` if the guest has not negotiated statistics.
     pub(crate) fn all_statistics(&self) -> Option<Vec<(StatisticsTypes, Vec<u64>)>> {
         let statistics = self.statistics.as_ref()?;
         let of_rings = [(StatisticsTypes::RX, &self.receive), (StatisticsTypes::TX, &self.transmit)];
@@ -185,12 +186,12 @@ impl QueueState {
         Some(kinds.map(|(kind, notified)| (kind, statistics.counters(kind, notified))).collect())
     }
 
-    /// Returns the counters of events beside frames.
+    /// Returns the counters of events other than frames.
     pub(crate) fn counters(&self) -> Arc<QueueCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Takes over memory, before any ring is started in it. Running rings use the old until they are started again.
+    /// Sets the guest memory for rings started later. Running rings use the old memory until their restart.
     pub(crate) fn set_memory(&mut self, memory: Arc<GuestMemory>) {
         self.memory = memory;
     }
@@ -199,12 +200,12 @@ impl QueueState {
         self.log = log;
     }
 
-    /// Sends a frame as if from the guest; `None` takes back an unsent one.
+    /// Queues a frame to be sent as if from the guest. `None` cancels a queued frame.
     pub(crate) fn announce(&mut self, frame: Option<[u8; rarp::FRAME_LEN]>) {
         self.announcement = frame;
     }
 
-    /// Starts a ring in the memory and with the features of now.
+    /// Starts a ring with the current memory and the features in `start`.
     pub(crate) fn start(&mut self, side: Side, start: Start) -> Result<(), BadRing> {
         let Start { features: negotiated, place, base, kick, is_logged, inflight } = start;
         let is_on = |feature: u64| negotiated & feature != 0;
@@ -222,19 +223,20 @@ impl QueueState {
         self.side(side).start(setup, log.as_deref())
     }
 
-    /// Stops a ring. Returns its base, `None` when it did not run.
+    /// Stops a ring. Returns its base, or `None` if the ring did not run.
     pub(crate) fn stop(&mut self, side: Side) -> Option<u32> {
         self.side(side).is_in_use = false;
         self.pause(side)
     }
 
-    /// Stops a ring before an immediate new start: it stays in use.
+    /// Stops a ring before an immediate restart. The ring stays in use.
     pub(crate) fn pause(&mut self, side: Side) -> Option<u32> {
         let (log, counters) = (self.log.clone(), Arc::clone(&self.counters));
         self.side(side).pause(log.as_deref(), &counters)
     }
 
-    /// Enables or disables a ring. Received frames are published before: after the answer nothing comes on it (V57).
+    /// Enables or disables a ring. Received frames are published before a receive ring is disabled, because no frame
+    /// may arrive after the answer (V57).
     pub(crate) fn set_enabled(&mut self, side: Side, is_enabled: bool) {
         if side == Side::Receive && !is_enabled {
             self.publish_receive();
@@ -250,24 +252,24 @@ impl QueueState {
         };
     }
 
-    /// Sets the guest's spreading of flows; `None`: the port decides.
+    /// Sets the guest's hash and steering settings. If `None`, the port steers the flows.
     pub(crate) fn set_rss(&mut self, rss: Option<Arc<Rss>>) {
         self.rss = rss;
         self.inspect();
     }
 
-    /// Returns whether the guest wants the hash of each frame.
+    /// Returns whether the guest requests the hash of each frame.
     pub(super) fn reports_hashes(&self) -> bool {
         self.rss.is_some() && self.header_len > HEADER_LEN
     }
 
-    /// Sets the guest's receive filter; `None`: everything passes.
+    /// Sets the guest's receive filter. If `None`, every frame passes.
     pub(crate) fn set_filter(&mut self, filter: Option<Arc<Filter>>) {
         self.filter = filter;
         self.inspect();
     }
 
-    /// Forgets the enabled state of a ring: another frontend comes.
+    /// Clears the enabled state of a ring, for a reset or another frontend.
     pub(crate) fn forget_enabled(&mut self, side: Side) {
         self.side(side).state = RingState::Unset;
     }
@@ -284,7 +286,7 @@ impl QueueState {
         self.side(side).vring.set_err(err);
     }
 
-    /// Changes when the guest is notified, in both directions, as far as it has no wish of its own.
+    /// Sets the port's moderation. Rings with coalescing settings of the guest keep those settings.
     pub(super) fn moderate(&mut self, config: &ModerationConfig) {
         self.moderation = *config;
         for side in [Side::Receive, Side::Transmit] {
@@ -293,7 +295,8 @@ impl QueueState {
         }
     }
 
-    /// Sets the guest's coalescing of a ring, in preference to the port's moderation; `None`: it has none.
+    /// Sets the guest's coalescing settings for a ring, which override the port's moderation. If `None`, the port's
+    /// moderation applies.
     pub(crate) fn coalesce(&mut self, side: Side, wish: Option<Coalescing>) {
         let of_wish = |wish| ModerationConfig { policy: Policy::Coalescing(wish), ..self.moderation };
         let config = wish.map_or(self.moderation, of_wish);
@@ -303,7 +306,7 @@ impl QueueState {
         ring.moderate(&config, &counters);
     }
 
-    /// Notifies the guest if moderation says so now. Returns the number of notifications since the last call.
+    /// Sends notifications that are due now. Returns the number of notifications since the last call.
     #[inline]
     pub(super) fn notify_due(&mut self, now_ns: u64) -> InterruptCounts {
         if !(self.receive.moderation.is_off() && self.transmit.moderation.is_off()) {
@@ -327,7 +330,7 @@ impl QueueState {
         }
     }
 
-    /// Shows the guest all used chains: the batch ends.
+    /// Publishes all used chains at the end of a batch.
     pub(super) fn publish(&mut self) {
         self.out_of_buffers = false;
         self.returned_unused = 0;
@@ -347,7 +350,7 @@ impl QueueState {
 }
 
 impl Drop for QueueState {
-    /// Makes the deferred notifications: nobody else would.
+    /// Sends the deferred notifications, because no other code would send them.
     fn drop(&mut self) {
         self.moderation = ModerationConfig::default();
         self.coalesce(Side::Receive, None);

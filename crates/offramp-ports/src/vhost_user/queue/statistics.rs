@@ -1,15 +1,15 @@
-//! Queue statistics for a guest's driver (`VIRTIO_NET_F_DEVICE_STATS`). Only a guest with this feature pays for the
-//! counting.
+//! Queue statistics for a guest's driver (`VIRTIO_NET_F_DEVICE_STATS`). Frames are counted only for a guest that
+//! negotiated this feature.
 
 use offramp_adapter::port::PortError;
 use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_virtio::control::statistics::StatisticsTypes;
 
-/// Offset of a TCP header's length in it, and bytes of a UDP header.
+/// Offset of the data offset field in a TCP header, and length of a UDP header in bytes.
 const TCP_DATA_OFFSET: usize = 12;
 const UDP_HEADER_LEN: u64 = 8;
 
-/// Frames and their bytes.
+/// A number of frames and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Amount {
     packets: u64,
@@ -29,14 +29,14 @@ pub(super) struct Statistics {
     received: Amount,
     rx_drops: u64,
     rx_overruns: u64,
-    /// Verified, partial, none, wrong.
+    /// Received frames by checksum state: verified, partial, not verified, wrong.
     rx_checksums: [u64; 4],
     rx_gso: Amount,
     rx_coalesced: Amount,
     rx_over_limit: Amount,
     sent: Amount,
     tx_malformed: u64,
-    /// None, to be computed.
+    /// Sent frames without and with a checksum request.
     tx_checksums: [u64; 2],
     tx_gso: Amount,
     tx_segments: Amount,
@@ -44,7 +44,7 @@ pub(super) struct Statistics {
 }
 
 impl Statistics {
-    /// Counts a frame of `len` bytes for the guest.
+    /// Counts a frame of `len` bytes delivered to the guest, or its loss.
     #[inline(never)]
     pub(super) fn received(&mut self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
         if let Err(error) = outcome {
@@ -64,13 +64,13 @@ impl Statistics {
         if meta.segmentation.is_some() {
             let segments = u64::from(meta.segments);
             self.rx_gso.add(1, len);
-            // Each had headers of its own.
+            // Each coalesced segment had its own headers.
             self.rx_coalesced.add(segments, len + segments.saturating_sub(1) * u64::from(meta.header_len));
         }
     }
 
-    /// Counts a frame lost to the limit of the port. It counts as its frames on the wire, as in the port's own counter.
-    /// A frame without room in the guest is one packet.
+    /// Counts a frame lost to the port's rate limit, as its number of frames on the wire, like the port's own counter.
+    /// A frame lost for lack of buffers counts as one packet.
     pub(super) fn lost_to_limit(&mut self, frames: u64, bytes: u64) {
         self.rx_drops += frames;
         self.rx_over_limit.add(frames, bytes);
@@ -96,8 +96,9 @@ impl Statistics {
         self.tx_malformed += 1;
     }
 
-    /// Returns the counters of one kind, in the order of the specification. `notified` is the number of the guest's
-    /// notifications of this ring. The number of its kicks is not known: simultaneous kicks are one.
+    /// Returns the counters of one type, in the order of the specification. `notified` is the number of notifications
+    /// sent to the guest for this ring. The number of the guest's kicks is unknown, because simultaneous kicks appear
+    /// as a single kick.
     pub(super) fn counters(&self, kind: StatisticsTypes, notified: u64) -> Vec<u64> {
         let pairs = |amounts: &[Amount]| amounts.iter().flat_map(|amount| [amount.packets, amount.bytes]).collect();
         match kind {
@@ -112,15 +113,15 @@ impl Statistics {
             }
             StatisticsTypes::TX_CSUM => self.tx_checksums.to_vec(),
             StatisticsTypes::TX_GSO => pairs(&[self.tx_gso, self.tx_segments, self.tx_unsegmented]),
-            // A frame over the limit on transmit stays in the guest's ring, and is not dropped.
+            // A transmit frame over the limit stays in the guest's ring, and is not dropped.
             StatisticsTypes::TX_SPEED => vec![0; 2],
             _ => Vec::new(),
         }
     }
 }
 
-/// Returns the bytes of the headers in each segment of a super-frame. The requested checksum gives the start of the
-/// transport header.
+/// Returns the length of the headers in each segment of a super-frame, in bytes. The checksum request gives the start
+/// of the transport header.
 fn headers_len(meta: &TxMeta, segmentation: Segmentation, frame: &[u8]) -> u64 {
     let Some(start) = meta.checksum.map(|partial| usize::from(partial.start)) else { return 0 };
     let of_transport = match segmentation.kind {
@@ -128,7 +129,7 @@ fn headers_len(meta: &TxMeta, segmentation: Segmentation, frame: &[u8]) -> u64 {
             frame.get(start + TCP_DATA_OFFSET).map_or(0, |words| u64::from(words >> 4) * 4)
         }
         SegmentationKind::Udp => UDP_HEADER_LEN,
-        // Each fragment has the IP header alone, and the UDP header is in the first one.
+        // Each fragment has only the IP header. The UDP header is part of the first fragment's payload.
         SegmentationKind::UdpFragments => 0,
     };
     start as u64 + of_transport

@@ -1,4 +1,4 @@
-//! The guest's transmit side.
+//! The transmit ring of a guest.
 
 use super::state::{QueueState, Reads};
 use super::vring::RingState;
@@ -7,12 +7,12 @@ use offramp_adapter::port::PortError;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{Cwr, SegmentationKind, TxMeta};
 
-/// Cost of each further buffer of a frame, as carried bytes: reading its descriptor and copying from another place take
-/// as long as copying a cache line or two.
+/// Cost of each further buffer of a frame, in equivalent bytes. Reading a descriptor and copying from a separate buffer
+/// take as long as copying one or two cache lines.
 const DESCRIPTOR_COST_BYTES: usize = 64;
 
 impl QueueState {
-    /// Fetches frames from the guest. Returns whether there are any.
+    /// Fetches frames from the guest. Returns whether any frame was fetched.
     #[inline]
     pub(super) fn fetch_transmit(&mut self) -> bool {
         self.publish_transmit();
@@ -29,7 +29,7 @@ impl QueueState {
         }
     }
 
-    /// Completes the fetched chains, and discards those of a disabled ring; fetches nothing else.
+    /// Completes the fetched chains. Fetches new chains only from a disabled ring, to discard them.
     pub(super) fn hold_transmit(&mut self) {
         self.publish_transmit();
         self.tx_cost_bytes = 0;
@@ -39,12 +39,12 @@ impl QueueState {
         }
     }
 
-    /// Returns whether frames of a disabled ring wait to be discarded.
+    /// Returns whether a disabled ring has frames to discard.
     pub(super) fn has_discards(&self) -> bool {
         self.transmit.state == RingState::Disabled && self.transmit.vring.has_ahead(1)
     }
 
-    /// Empties a disabled ring, as network devices do (vhost-user, "Ring states"), at most a fetch at a time.
+    /// Discards the fetched frames of a disabled ring, as required of network devices (vhost-user, "Ring states").
     #[cold]
     fn discard_transmit(&mut self) {
         while let Some(chain) = self.transmit.vring.pop() {
@@ -53,12 +53,12 @@ impl QueueState {
             self.tx_cost_bytes += chain.descriptors() * DESCRIPTOR_COST_BYTES;
             self.counters.discarded.add(1);
         }
-        // No other event may come to end a batch.
+        // Publish now, because no later event may end the batch.
         self.publish_transmit();
     }
 
-    /// Copies the next frame of the batch into `frame`. Returns its length and the guest's request. `None`: the batch
-    /// is at its end.
+    /// Copies the next frame of the batch into `frame`. Returns its length and the guest's request, or `None` at the
+    /// end of the batch.
     #[inline]
     pub(super) fn next_frame(&mut self, frame: &mut [u8]) -> Result<Option<(usize, TxMeta)>, PortError> {
         let Some(chain) = self.transmit.vring.pop() else { return Ok(None) };
@@ -69,7 +69,8 @@ impl QueueState {
         self.transmit.tally.add(chain.len() as u64);
         let Some(len) = len else { return Err(self.malformed()) };
         let meta = match self.reads {
-            // Nothing can be asked for. DPDK's vectorized driver leaves such headers as they were in the buffer before.
+            // The guest has no offload to request, so ignore the header. DPDK's vectorized driver does not initialize
+            // such headers.
             Reads::Frames => TxMeta::default(),
             Reads::Requests => self.request(&header)?,
             Reads::Counted => self.counted_request(&header, &frame[..len])?,
@@ -77,14 +78,14 @@ impl QueueState {
         Ok(Some((len, meta)))
     }
 
-    /// Counts a chain without a frame.
+    /// Counts a chain without a frame, and returns the error.
     #[cold]
     fn malformed(&mut self) -> PortError {
         self.statistics.iter_mut().for_each(|statistics| statistics.malformed());
         PortError::Refused(libc::EINVAL)
     }
 
-    /// Decodes the request of a header, and counts the frame for a guest with statistics.
+    /// Decodes the request in a header, and counts the frame in the guest's statistics.
     fn counted_request(&mut self, header: &[u8; HEADER_LEN], frame: &[u8]) -> Result<TxMeta, PortError> {
         let is_asked = self.offloads.intersects(Offloads::TX);
         let asked = if is_asked { self.request(header) } else { Ok(TxMeta::default()) };
@@ -97,19 +98,20 @@ impl QueueState {
         asked
     }
 
-    /// Decodes the request of a header.
+    /// Decodes the request in a header.
     #[inline]
     fn request(&self, header: &[u8; HEADER_LEN]) -> Result<TxMeta, PortError> {
         let meta = decode_tx(header).map_err(|_| PortError::Refused(libc::EINVAL))?;
         if !self.offloads.contains(asked_of(&meta)) {
-            // The driver requests an offload not negotiated (virtio 1.3, 5.1.6.2.1).
+            // The driver requests an offload that was not negotiated (virtio 1.3, 5.1.6.2.1).
             return Err(PortError::Refused(libc::EINVAL));
         }
         Ok(meta)
     }
 }
 
-/// Returns the offloads needed by a request. The ECN mark does not change the segmentation of a super-frame.
+/// Returns the offloads that a request needs. `GSO_ECN` needs no separate offload, because it does not change the
+/// segmentation.
 #[inline]
 fn asked_of(meta: &TxMeta) -> Offloads {
     let checksum = if meta.checksum.is_some() { Offloads::TX_CHECKSUM } else { Offloads::empty() };

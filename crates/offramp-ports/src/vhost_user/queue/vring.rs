@@ -1,4 +1,4 @@
-//! A ring of a port: a virtqueue, its state by the frontend, and the moderation of its notifications.
+//! A ring of a port: a virtqueue, its state set by the frontend, and the moderation of its notifications.
 
 use super::moderation::{CallModeration, Tally};
 use crate::vhost_user::counters::QueueCounters;
@@ -8,26 +8,27 @@ use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::ring::{BadRing, Chain};
 use offramp_virtio::vring::{Vring, VringSetup};
 
-/// The part of its receive ring left to a guest when it is notified regardless of the moderation: while it wakes,
-/// frames take the other buffers. Drivers fill a ring again before half of it is used (Linux: when 32 of 256 are), so
-/// this binds only when the guest sleeps.
+/// Divisor of the receive ring's size. When fewer than this part of the buffers are left, the guest is notified
+/// regardless of the moderation. While the guest wakes, frames use the remaining buffers. Drivers refill a ring before
+/// half of it is used (Linux: after 32 of 256), so this limit applies only to a sleeping guest.
 pub(super) const RECEIVE_GUARD_PART: u16 = 2;
-/// The part of its transmit ring returned to a guest before it is notified if needed, regardless of the moderation. A
-/// driver stops when its ring is full, and then wants one notification for most of it (Linux: three quarters); before
-/// it comes back the rest may be sent. A frame may take several descriptors.
+/// Divisor of the transmit ring's size. When this part of the ring was returned since the last notification, the guest
+/// is notified if needed, regardless of the moderation. A driver stops when its ring is full, and then requests one
+/// notification for most of the ring (Linux: three quarters). The remaining frames may be sent before the driver
+/// resumes. A frame can use several descriptors.
 const TRANSMIT_GUARD_PART: u16 = 4;
 
-/// The frontend's last state of a ring (`SET_VRING_ENABLE`; vhost-user, "Ring states").
+/// The state of a ring set by the frontend (`SET_VRING_ENABLE`; vhost-user, "Ring states").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RingState {
-    /// Nothing yet. The guest's frames wait: the driver may have begun while its frontend's message is still under way.
-    /// Frames discarded until it arrives would be lost needlessly.
+    /// The frontend has not set a state yet. The guest's frames wait, because the driver may start before the
+    /// frontend's message arrives. Discarding these frames would lose them needlessly.
     #[default]
     Unset,
     Enabled,
-    /// Enabled, with a guest's filter or counters for received frames: each frame is inspected.
+    /// Enabled, and each received frame is inspected for the guest's filter, statistics or hash.
     Inspecting,
-    /// The guest's frames are discarded.
+    /// Disabled: the guest's frames are discarded.
     Disabled,
 }
 
@@ -42,16 +43,16 @@ impl RingState {
 pub(super) struct PortVring {
     pub vring: Vring,
     pub state: RingState,
-    /// The frontend has started the ring and not stopped it: also while its memory is replaced.
+    /// True from the start until the stop of the ring by the frontend, including pauses for a memory replacement.
     pub is_in_use: bool,
-    /// Frames in used chains not yet published.
+    /// The frames in used chains that are not yet published.
     pub tally: Tally,
     pub moderation: CallModeration,
-    /// The guest's coalescing settings, if it made any.
+    /// The guest's coalescing settings, if the guest made any.
     pub wish: Option<Coalescing>,
-    /// Notifications made and not yet asked about.
+    /// Number of notifications since the last [`Self::take_made`].
     made: u64,
-    /// Notifications made since the guest has statistics.
+    /// Number of notifications since the guest negotiated statistics.
     pub notified: u64,
 }
 
@@ -60,27 +61,28 @@ impl PortVring {
     pub(super) fn start(&mut self, setup: VringSetup, log: Option<&DirtyLog>) -> Result<(), BadRing> {
         self.vring.start(setup, log)?;
         if !self.moderation.is_off() && self.vring.inherit_unsignalled() {
-            // The previous backend may have deferred a notification.
+            // The previous backend may have deferred a notification, which this backend must send.
             self.moderation.defer(Tally::default().take());
         }
         self.is_in_use = true;
         Ok(())
     }
 
-    /// Stops a ring before an immediate new start: it stays in use. Returns its base, `None` if it did not run.
+    /// Stops the ring before an immediate restart. The ring stays in use. Returns the ring's base, or `None` if the
+    /// ring did not run.
     pub(super) fn pause(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) -> Option<u32> {
         self.publish(log, counters);
         self.decide(None, counters);
         self.vring.stop()
     }
 
-    /// Adds a chain to the used ones, on its way back to the driver.
+    /// Adds a chain to the used chains, which the next `publish` returns to the driver.
     #[inline]
     pub(super) fn add_used(&mut self, chain: &Chain, written: u32) {
         self.vring.add_used(chain, written);
     }
 
-    /// Shows the guest the used chains, and notifies it if needed, unless moderation defers it.
+    /// Publishes the used chains to the guest. Notifies the guest if needed, unless moderation defers the notification.
     #[inline]
     pub(super) fn publish(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) {
         let Some(published) = self.vring.publish(log) else { return };
@@ -106,7 +108,7 @@ impl PortVring {
         }
     }
 
-    /// Decides on a deferred notification: the guest gets it if it still needs it.
+    /// Sends a deferred notification if the guest still needs it, and drops it otherwise.
     #[cold]
     pub(super) fn decide(&mut self, now_ns: Option<u64>, counters: &QueueCounters) {
         if !self.moderation.is_deferred() {
@@ -123,7 +125,7 @@ impl PortVring {
         self.moderation.notified(now_ns);
     }
 
-    /// Changes the moderation. Makes a pending notification now if the new one does not defer it.
+    /// Changes the moderation. Sends a deferred notification now if the new policy is `Off`.
     pub(super) fn moderate(&mut self, config: &ModerationConfig, counters: &QueueCounters) {
         if config.policy == Policy::Off {
             self.decide(None, counters);
@@ -131,7 +133,7 @@ impl PortVring {
         self.moderation.moderate(config);
     }
 
-    /// Returns whether the guest has too few receive buffers left to sleep any longer.
+    /// Returns whether the guest has so few receive buffers left that it must be woken.
     pub(super) fn is_running_out(&self) -> bool {
         let size = self.vring.size();
         let guard = u16::try_from(self.moderation.config().ring_guard_frames).unwrap_or(u16::MAX).min(size);
@@ -141,12 +143,12 @@ impl PortVring {
         wanted > 0 && self.vring.is_started() && !self.vring.has_ahead(wanted)
     }
 
-    /// Returns whether the transmit ring has too many used chains for the guest to wait any longer.
+    /// Returns whether so many transmit chains were used that the guest must be notified.
     pub(super) fn is_filling_up(&self) -> bool {
         self.moderation.since_call() >= u64::from(self.vring.size() / TRANSMIT_GUARD_PART)
     }
 
-    /// Fetches chains. Returns whether any wait now. An invalid ring is stopped, and reported to the frontend.
+    /// Fetches chains. Returns whether any chain was fetched. An invalid ring is stopped and reported to the frontend.
     #[inline]
     pub(super) fn fetch(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) -> bool {
         let Ok(fetched) = self.vring.fetch(log) else {
@@ -161,7 +163,7 @@ impl PortVring {
 
     #[cold]
     fn fail(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) {
-        // Delivered and counted frames are the guest's.
+        // Publish the delivered frames, which are already counted.
         self.publish(log, counters);
         self.decide(None, counters);
         counters.broken_rings.add(1);
