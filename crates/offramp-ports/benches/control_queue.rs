@@ -1,10 +1,10 @@
-//! The cost per received frame of a guest's own settings: RSS, hashes in its headers, filters.
+//! Measures the cost per received frame of a guest's own settings: RSS, hashes in headers, and filters.
 //!
-//! `cargo bench -p offramp-ports --bench control_queue` has one guest send small frames of many flows to another one
-//! over a switch. Several such pairs of guests take turns, each with different settings of the receiver's control
-//! queue. It prints medians, and the cost of each setting beyond none. The guests are scripted drivers in this process;
-//! their work is not timed. Figures mean something only on an otherwise idle processor. `--test` does it with hardly
-//! any work.
+//! `cargo bench -p offramp-ports --bench control_queue` makes one guest send small frames of many flows to another
+//! guest over a switch. Several pairs of guests take turns, each with different settings of the receiver's control
+//! queue. The benchmark prints medians, and the additional cost of each setting. The guests are scripted drivers in
+//! this process, and their work is not timed. Figures are meaningful only on an otherwise idle processor. `--test` runs
+//! the benchmark with minimal work.
 
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
@@ -15,34 +15,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Samples of each setting, taken in turn; the median counts.
+/// Number of samples of each setting, taken in turn. The median is reported.
 const SAMPLES: usize = 301;
-/// Batches of a sample, and warm-up batches before it.
+/// Number of batches in a sample, and of warm-up batches before a sample.
 const BATCHES: usize = 16;
 const WARMING_BATCHES: usize = 4;
-/// Frames of a batch.
+/// Number of frames in a batch.
 const FRAMES: usize = 128;
 const FLOWS: u16 = 64;
-/// Queue pairs of the receiver.
+/// Number of queue pairs of the receiver.
 const PAIRS: u16 = 8;
-/// Descriptors of a ring, buffers of a receive ring, and their bytes.
+/// Number of descriptors of a ring, number of buffers in a receive ring, and length of a buffer in bytes.
 const QUEUE_SIZE: u16 = 256;
 const BUFFERS: usize = 64;
 const BUFFER_LEN: usize = 256;
-/// Bytes of a frame without its checksum, before a tag.
+/// Length of a frame in bytes, without FCS and VLAN tag.
 const FRAME_LEN: usize = 60;
 const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const RECEIVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// An address of the receiver's table, and its VLAN.
+/// An address in the receiver's table, and a VLAN in its filter.
 const OF_TABLE: [u8; 6] = [2, 0, 0, 0, 1, 16];
 const VID: u8 = 5;
-/// Number of station addresses in the receiver's table, and of group addresses.
+/// Number of station addresses and of group addresses in the receiver's table.
 const ADDRESSES: u8 = 32;
 const KEY_LEN: u8 = 40;
-/// Longer than a sample takes.
+/// Time limit, longer than any sample takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Negotiated features and settings of a receiver, and the form of its frames.
+/// The negotiated features and settings of a receiver, and the form of its frames.
 struct Setting {
     name: &'static str,
     features: u64,
@@ -126,7 +126,7 @@ fn main() {
     }
 }
 
-/// Two guests on a switch driven by this thread.
+/// Two guests on a switch polled by this thread.
 struct Bed {
     setting: Setting,
     switch: Switch<VhostPort>,
@@ -174,7 +174,7 @@ impl Bed {
                 let answer = receiver.control().command(&[command], &[1]);
                 assert_eq!(answer, Some(vec![0]), "{command:?}");
             }
-            // The switch must learn the port of its addresses.
+            // Make the switch learn the port of the receiver's addresses.
             for from in [RECEIVER, OF_TABLE] {
                 receiver.tx(0).send(&VnetHeader::default(), &[&frame(0, SENDER, from, false)]);
             }
@@ -193,7 +193,7 @@ impl Bed {
         let ports = [near, far];
         let samples_ns = Vec::new();
         let mut bed = Self { setting, switch, sender, receiver, place, frames, now_ns, samples_ns, _ports: ports };
-        // After a batch the port refreshes its guest's receive pairs.
+        // After a batch, the port refreshes its guest's receive pairs.
         bed.batch_ns(1);
         bed
     }
@@ -204,7 +204,7 @@ impl Bed {
         self.samples_ns.push(sum / BATCHES as f64);
     }
 
-    /// Returns the time for each of `count` frames, nanoseconds.
+    /// Returns the mean time per frame for `count` frames, in nanoseconds.
     fn batch_ns(&mut self, count: usize) -> f64 {
         for frame in self.frames.iter().cycle().take(count) {
             self.sender.tx(0).stage(&VnetHeader::default(), &[frame]).expect("room in the ring");
@@ -244,7 +244,7 @@ fn socket() -> PathBuf {
     std::env::temp_dir().join(format!("offramp-settings-{}-{number}", std::process::id()))
 }
 
-/// Returns UDP and TCP over IPv4 in turn, without offloads.
+/// Returns a frame with UDP or TCP over IPv4, alternating by flow, without offloads.
 fn frame(flow: u16, to: [u8; 6], from: [u8; 6], is_tagged: bool) -> Vec<u8> {
     let is_tcp = flow % 2 == 1;
     let tag: &[u8] = if is_tagged { &[0x81, 0, 0, VID] } else { &[] };

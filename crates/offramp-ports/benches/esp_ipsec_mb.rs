@@ -1,7 +1,7 @@
-//! ESP with ipsec-mb beside the raw AEAD of ipsec-mb on the same buffers, and beside ESP with aws-lc.
+//! Compares ESP with ipsec-mb to the raw AEAD of ipsec-mb on the same buffers, and to ESP with aws-lc.
 //!
-//! `cargo bench -p offramp-ports --bench esp_ipsec_mb -- [--quick | --profile WHO] [FILTER]`; the works are those of
-//! `cargo bench -p offramp-offload --bench esp`. Without an installed library it says so and ends.
+//! `cargo bench -p offramp-ports --bench esp_ipsec_mb -- [--quick | --profile WHO] [FILTER]`; it runs the same work as
+//! `cargo bench -p offramp-offload --bench esp`. If the library is not installed, the benchmark prints this and ends.
 
 #[path = "../../offramp-offload/benches/esp/ends.rs"]
 mod ends;

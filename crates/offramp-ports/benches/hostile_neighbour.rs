@@ -1,11 +1,12 @@
-//! The cost of a guest to others on the same switch. Measures round trips between two guests, and the time until a
-//! command of one of them is answered and so in force. Their neighbour is idle, only computes, or sends as fast as it
-//! can. It sends frames to itself, bad chains, or commands of its control queue. Each command changes all its rings.
+//! Measures the effect of a guest on other guests of the same switch. The benchmark measures round trips between two
+//! guests, and the time until a command of one guest is answered and in force. The neighbour is idle, only computes, or
+//! sends as fast as possible. It sends frames to itself, bad chains, or control-queue commands that change all its
+//! rings.
 //!
 //! `cargo bench -p offramp-ports --bench hostile_neighbour`
 //!
-//! The switch, the neighbour and the other two want a processor each. With fewer, the figures include waits for a
-//! processor; so they do beside frames that go nowhere.
+//! The switch, the neighbour and the two other guests need a processor each. With fewer processors, the figures include
+//! waits for a processor, even beside a neighbour whose frames are dropped.
 
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
@@ -18,19 +19,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Round trips of each state in a round, and rounds. The states take turns, so that other work of the machine affects
-/// all alike.
+/// Number of round trips per state and round, and number of rounds. The states take turns, so that other load on the
+/// machine affects all states equally.
 const TRIPS: usize = 2000;
 const ROUNDS: usize = 15;
-/// Commands of each state in a round, and the pause before each: long enough that the pace of a guest's commands delays
-/// none.
+/// Number of commands per state and round, and the pause before each command. The pause is long enough that the limit
+/// on a guest's command rate delays no command.
 const TIMED_COMMANDS: usize = 40;
 const COMMAND_PAUSE: Duration = Duration::from_millis(3);
-/// Time between two states. In it the port finishes the neighbour's pending work.
+/// Time between two states, in which the port finishes the neighbour's pending work.
 const REST: Duration = Duration::from_millis(30);
-/// Longer than any round trip takes.
+/// Time limit, longer than any round trip takes.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of a frame, and of the header in front of it.
+/// Length of a frame, and of the virtio header before it, in bytes.
 const FRAME_LEN: usize = 100;
 const HEADER_LEN: usize = 12;
 /// An address outside every guest's memory.
@@ -45,7 +46,7 @@ const COMPUTES: u8 = 4;
 const STATES: [&str; 5] =
     ["that is idle", "with frames to itself", "with bad chains", "with commands", "that only computes"];
 const OVER: u8 = 5;
-/// Queue pairs of the neighbour, and addresses of its table: they make its commands expensive.
+/// Number of queue pairs of the neighbour, and of addresses in its table. Both make its commands expensive.
 const PAIRS: u16 = 8;
 const ADDRESSES: u32 = 1000;
 
@@ -60,7 +61,7 @@ fn main() {
     }
 }
 
-/// Three ports on a switch; their sockets are removed with them.
+/// Three ports on a switch. Dropping them removes their sockets.
 struct Bed {
     ports: Vec<(VhostUser, Arc<SwitchPort>)>,
     _worker: Worker,
@@ -106,7 +107,7 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
             2 => guest.queue_pairs(PAIRS).features(of_commands).control_queue(),
             _ => guest,
         };
-        // They sleep: on two processors there is room for them beside the two threads that never do.
+        // These guests sleep, so that they can run on two processors beside the two threads that never sleep.
         guest.interrupts(number < 2).connect(bed.socket(number))
     };
     let [mut near, mut far, mut neighbour] = [0, 1, 2].map(guest);
@@ -121,7 +122,7 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
         near.rx(0).recv(PATIENCE);
         began.elapsed()
     };
-    // Every address is known from here on.
+    // After this trip, the switch has learnt every address.
     trip(&mut near);
     let memory = neighbour.memory().clone();
     let good = memory.alloc(4096, 64);
@@ -168,8 +169,8 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
     }
 }
 
-/// Returns the time until one command is answered. It sets the coalescing of transmit notifications. Its values leave the
-/// measurements unchanged, and all transmit rings follow it.
+/// Returns the time until one command is answered. The command sets the coalescing of transmit notifications on all
+/// transmit rings, with values that do not affect the measurements.
 fn command(guest: &mut Guest, nth: usize) -> Duration {
     std::thread::sleep(COMMAND_PAUSE);
     let began = Instant::now();
@@ -179,15 +180,15 @@ fn command(guest: &mut Guest, nth: usize) -> Duration {
     time
 }
 
-/// Returns a frame between two stations, of a type without offloads.
+/// Returns a frame between two stations, with an EtherType without offloads.
 fn frame(from: u8, to: u8) -> Vec<u8> {
     let mut frame = vec![0x5a; FRAME_LEN];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5]);
     frame
 }
 
-/// Runs the neighbour. It sends chains of one buffer, with a frame at `good` or outside the guest's memory; or
-/// commands, and counts these.
+/// Runs the neighbour. It sends chains with one buffer, at `good` or outside the guest's memory, or it sends commands
+/// and counts them.
 fn be_a_neighbour(mut tx: TxQueue, control: &mut Commands, good: u64, (state, commands): (&AtomicU8, &AtomicU64)) {
     let chains = command_chains(control);
     let mut chains = chains.iter().cycle();
@@ -222,7 +223,7 @@ fn be_a_neighbour(mut tx: TxQueue, control: &mut Commands, good: u64, (state, co
     }
 }
 
-/// Returns chains of commands; each of them changes something for all receive rings.
+/// Returns chains of commands. Each command changes a setting of all receive rings.
 fn command_chains(control: &Commands) -> Vec<[Buffer; 2]> {
     let rss = |first: u16| {
         let mut command = vec![4, 1, 0x3f, 0, 0, 0, 127, 0, 0, 0];

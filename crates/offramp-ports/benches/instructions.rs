@@ -1,5 +1,5 @@
-//! The work per frame, for callgrind to count its instructions. Alone, this counts nothing: `cargo run --release -p
-//! xtask -- instructions` runs it, and compares the counts with `instructions.txt`.
+//! The work per frame, whose instructions callgrind counts. This program itself counts nothing: `cargo run --release -p
+//! xtask -- instructions` runs it under callgrind, and compares the counts with `instructions.txt`.
 
 #[path = "../../offramp-offload/benches/peers/frames.rs"]
 mod frames;
@@ -34,24 +34,24 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Distance of frames: whole cache lines, and room for the longest head.
+/// Distance between frames in bytes: whole cache lines, with room for the longest headers.
 const SLOT: usize = (HEADERS_LEN + MSS).next_multiple_of(64);
 const SEQUENCE: u32 = 1000;
 const ID: u16 = 7;
 const ACK: u8 = 0x10;
 const ACK_PSH: u8 = 0x18;
-/// Entries of a ring.
+/// Number of entries in a ring.
 const ENTRIES: u16 = 256;
-/// Bytes of a guest's memory: its ring, and a buffer for all chains.
+/// Size of a guest's memory in bytes: its ring, and one buffer used by all chains.
 const GUEST_LEN: u64 = 64 * 1024;
 const BUFFER_LEN: usize = 1526;
-/// Destination of small frames.
+/// Destination address of small frames.
 const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
-/// Frames of a batch over a cable.
+/// Number of frames in a batch over a cable.
 const FRAMES: usize = 32;
 
 fn main() {
-    // The counts must be the same on every x86-64 processor.
+    // Use the portable kernel, so that the counts are the same on every x86-64 processor.
     checksum::use_portable_kernel();
     parse("parse TCP/IPv4, 1448 B", frames::frame(0, SEQUENCE, ID, ACK, &frames::data(MSS)));
     parse("parse TCP/IPv6 with a VLAN tag, 1448 B", tagged_ipv6_frame());
@@ -84,8 +84,8 @@ fn settings() -> [(&'static str, u64, Option<Vec<u8>>); 5] {
     ]
 }
 
-/// Runs a work twice, with its preparation, and has the second run counted: the first touches cold memory. Prints the
-/// names in the order of the counts.
+/// Runs a work twice, each time after its preparation. Only the second run is counted, because the first run touches
+/// cold memory. Prints the work's name, so that the names have the order of the counts.
 fn count<T>(name: &str, on: &mut T, prepare: impl Fn(&mut T), work: impl Fn(&mut T)) {
     prepare(on);
     work(on);
@@ -106,7 +106,7 @@ fn parse(name: &str, mut bytes: Vec<u8>) {
     count(name, &mut bytes, |_| {}, |bytes| _ = black_box(Frame::received(black_box(bytes))));
 }
 
-/// Returns the part of a frame read by a parser: no addresses, no checksum.
+/// Returns a frame with only the fields that a parser reads, without addresses and checksum.
 fn tagged_ipv6_frame() -> Vec<u8> {
     const NETWORK: usize = 18;
     const TRANSPORT: usize = NETWORK + 40;
@@ -171,9 +171,9 @@ fn drive(kind: &str, is_packed: bool) {
     count(&format!("add and publish {FETCH_MAX} used chains, {kind} ring"), &mut queue, refill, Queue::give_back);
 }
 
-/// Two queue pairs on a cable.
+/// Counts the work of two queue pairs on a cable.
 fn carry() {
-    // Without moderation, frames sent by one side are there for the other at once.
+    // Turn off moderation, so that frames sent by one side are available to the other at once.
     let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
     let (near, far) = cable(&CableConfig::default());
     let (left, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -193,7 +193,7 @@ fn carry() {
     count(&format!("carry {FRAMES} frames of 60 B over a cable"), &mut pairs, |_| left.set(FRAMES), poll);
 }
 
-/// Two guests behind vhost-user. The first one sends.
+/// Two guests behind vhost-user ports. The first guest sends.
 struct Guests {
     drivers: [Guest; 2],
     poll: Box<dyn FnMut(u64)>,
@@ -202,7 +202,7 @@ struct Guests {
 }
 
 impl Guests {
-    /// Connects them as in a daemon: each can be captured.
+    /// Connects the guests by a cable, each host wrapped for captures as in the daemon.
     fn on_cable(guest: &GuestBuilder) -> Self {
         let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
         let mut ports = open_ports(|_| VhostUserConfig::new(PathBuf::new()));
@@ -217,7 +217,7 @@ impl Guests {
         Self::connect(ports, Box::new(poll), [guest, guest].map(|guest| guest.clone().mergeable(true)), None)
     }
 
-    /// Connects them by a switch. The second one has two queue pairs, and sends a setting.
+    /// Connects the guests by a switch. The second guest has two queue pairs, and sends a control-queue command.
     fn on_switch(features: u64, command: Option<Vec<u8>>) -> Self {
         let mut ports = open_ports(|side| VhostUserConfig {
             queue_pairs: 1 + u16::from(side),
@@ -262,7 +262,7 @@ impl Guests {
         for pair in 0..ports[1].config().queue_pairs.into() {
             drivers[1].rx(pair).fill(2 * FRAMES, BUFFER_LEN);
         }
-        // The switch must learn the receiver's port.
+        // Make the switch learn the receiver's port.
         let mut frame = small_frame();
         let bytes = &mut frame.memory_mut()[..12];
         bytes.rotate_left(6);
@@ -286,7 +286,7 @@ impl Guests {
         (self.poll)(self.now_ns);
     }
 
-    /// Takes the second guest's received frames. Returns their number.
+    /// Takes the frames received by the second guest, and returns their number.
     fn received(&mut self) -> usize {
         let [_, receiver] = &mut self.drivers;
         let pairs = self.ports[1].config().queue_pairs.into();
@@ -320,7 +320,7 @@ fn small_frame() -> FrameBuffer<Vec<u8>> {
     buffer
 }
 
-/// A host that sends a given number of equal frames, one side after the other.
+/// A host that sends a given number of equal frames.
 struct Host {
     frame: FrameBuffer<Vec<u8>>,
     left: Rc<Cell<usize>>,
@@ -388,7 +388,7 @@ impl Queue {
         Self { driver, device, buffer: guest.alloc(BUFFER_LEN as u64, 64) }
     }
 
-    /// The driver takes back used chains, and makes a full batch available.
+    /// Takes back the driver's used chains, and makes a full batch available.
     fn refill(&mut self) {
         self.give_back();
         while self.driver.take_used().is_some() {}

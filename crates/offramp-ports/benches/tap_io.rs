@@ -1,6 +1,6 @@
-//! The cost of a TAP per frame: one system call per frame, as in the product, against `io_uring` in batches. One
-//! thread, no TCP. Frames given have another Ethernet address, so that the kernel drops them at once. Frames taken come
-//! from a packet socket; its work is not timed.
+//! Measures the cost of a TAP per frame: one system call per frame, as in offramp, compared with `io_uring` in batches.
+//! The benchmark uses one thread and no TCP. Delivered frames have an unknown Ethernet address, so that the kernel
+//! drops them at once. Fetched frames come from a packet socket, whose work is not timed.
 //!
 //! `cargo bench -p offramp-ports --bench tap_io`
 
@@ -20,18 +20,18 @@ use offramp_ports::sys::{NetNs, cpu, link};
 use offramp_ports::tap::{FRAME_LEN_MAX, Tap, TapConfig, TapQueue};
 use offramp_ports::vnet_hdr::{HEADER_LEN, encode_rx};
 
-/// Frames per batch.
+/// Number of frames per batch.
 const BATCH: usize = 32;
-/// Measuring time of each frame length.
+/// Measurement time for each frame length.
 const PERIOD: Duration = Duration::from_millis(1500);
-/// Send buffer of the packet socket in bytes: a batch of super-frames with the kernel's overhead.
+/// Size of the packet socket's send buffer in bytes: a batch of super-frames with the kernel's overhead.
 const SEND_BUFFER: libc::c_int = 8 << 20;
-/// Bytes of Ethernet, IPv4 and TCP header with its timestamps.
+/// Length of the Ethernet, IPv4 and TCP headers in bytes, with TCP timestamps.
 const HEADERS: usize = 14 + 20 + 32;
-/// Payload of a full segment at MTU 1500.
+/// Payload of a full segment at MTU 1500, in bytes.
 const MSS: u16 = 1448;
 
-/// One frame length and the segmentation of its frame.
+/// A frame length, and the segmentation of the frame.
 struct Shape {
     name: &'static str,
     len: usize,
@@ -78,8 +78,8 @@ fn bench() -> io::Result<()> {
     Ok(())
 }
 
-/// Costs per frame of every batch in nanoseconds: by the port, by the plain call, by the ring in batches, by the ring
-/// one by one.
+/// Costs per frame in nanoseconds for every batch: by the port, by the plain system call, by `io_uring` in batches, and
+/// by `io_uring` one by one.
 type Costs = [Vec<f64>; 4];
 
 fn print_line(name: &str, costs: Costs) {
@@ -88,7 +88,7 @@ fn print_line(name: &str, costs: Costs) {
     println!("{name:<12} {port:>8.0} {plain:>8.0} {:>16} {:>16}", ratio(by_batch), ratio(by_one));
 }
 
-/// Returns the costs of giving and of taking.
+/// Returns the costs of delivering and of fetching.
 fn measure(
     queue: &mut TapQueue,
     uring: &mut Uring,
@@ -129,7 +129,7 @@ fn take_batch(queue: &mut TapQueue, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the costs of a call into the kernel that does nothing there.
+/// Returns the costs of a minimal system call.
 fn empty_calls() -> Vec<f64> {
     let call = || {
         black_box(nix::unistd::getppid());
@@ -167,7 +167,7 @@ fn make(shape: &Shape) -> (RxMeta, Vec<u8>) {
     (meta, frame)
 }
 
-/// A packet socket that puts frames on an interface as its host.
+/// A packet socket that transmits frames on an interface, as the interface's host.
 struct PacketSocket {
     fd: OwnedFd,
     to: libc::sockaddr_ll,
@@ -180,7 +180,7 @@ impl PacketSocket {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and nobody else has it.
+        // SAFETY: the descriptor was just created and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         set_option(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)?;
@@ -196,10 +196,10 @@ impl PacketSocket {
         Ok(Self { fd, to })
     }
 
-    /// Sends a batch of one packet with a vnet header of ten bytes.
+    /// Sends `packet`, which has a vnet header of ten bytes, a batch of times.
     fn fill(&self, packet: &[u8]) -> io::Result<()> {
         for _ in 0..BATCH {
-            // SAFETY: sendto(2) reads `packet` and `to`, of the lengths given; both live through it.
+            // SAFETY: sendto(2) reads `packet` and `to` with the given lengths, and both live through the call.
             let sent = unsafe {
                 libc::sendto(
                     self.fd.as_raw_fd(),
@@ -225,7 +225,7 @@ fn set_option(fd: &OwnedFd, level: i32, option: i32, value: libc::c_int) -> io::
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The fastest known setup of a ring: one issuer, no inter-processor interrupts, a registered descriptor.
+/// The fastest known setup of an `io_uring`: one issuer, no inter-processor interrupts, and a registered descriptor.
 struct Uring {
     ring: IoUring,
     buffers: Vec<Vec<u8>>,
@@ -259,10 +259,10 @@ impl Uring {
         Ok(())
     }
 
-    /// Hands a batch to the kernel and waits until all of it is done.
+    /// Submits a batch to the kernel, and waits until it is complete.
     fn submit(&mut self, entries: &[squeue::Entry], expected: usize) -> io::Result<()> {
-        // SAFETY: every entry points into a buffer of the length it says, which lives and is not
-        // touched until the batch has completed, before this function returns.
+        // SAFETY: every entry points into a buffer of the given length. The buffer lives and is not accessed until the
+        // batch has completed, which is before this function returns.
         unsafe { self.ring.submission().push_multiple(entries) }.map_err(io::Error::other)?;
         self.ring.submit_and_wait(entries.len())?;
         let right = self.ring.completion().filter(|done| done.result() == expected as i32).count();

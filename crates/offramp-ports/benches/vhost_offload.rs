@@ -1,6 +1,6 @@
-//! The speed of the offload functions behind a vhost-user port. Super-frames of a guest are segmented for a wire that
-//! discards them, and one TCP flow is coalesced for a guest, beside `segment` and `coalesce` alone. The guest is a
-//! scripted driver in this process; its work is not timed.
+//! Measures the speed of the offload functions behind a vhost-user port. Super-frames from a guest are segmented for a
+//! wire that discards them, and one TCP flow is coalesced for a guest. Both are compared with the functions `segment`
+//! and `coalesce` alone. The guest is a scripted driver in this process, and its work is not timed.
 //!
 //! `cargo bench -p offramp-ports --bench vhost_offload`
 
@@ -25,24 +25,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Samples of each work, taken in turn; the median counts.
+/// Number of samples of each work, taken in turn. The median is reported.
 const ROUNDS: usize = 301;
-/// Super-frames that a guest sends or receives together, besides one: the number that fits a socket's buffer of 512
-/// KiB.
+/// Number of super-frames that a guest sends or receives together, in addition to the measurement with one. A socket
+/// buffer of 512 KiB holds this number.
 const TOGETHER: usize = 8;
-/// Descriptors of the guest's rings.
+/// Number of descriptors in each of the guest's rings.
 const QUEUE_SIZE: u16 = 1024;
-/// Bytes of a receive buffer: a page, as Linux' driver uses when large frames come.
+/// Length of a receive buffer in bytes: a page, as in Linux' driver while large frames arrive.
 const BUFFER_LEN: usize = 4096;
-/// Distance of frames in the wire's memory: whole cache lines.
+/// Distance between frames in the wire's memory, in bytes: whole cache lines.
 const SLOT: usize = (HEADERS_LEN + MSS).next_multiple_of(64);
 /// Sequence number of the first segment, and the first IPv4 ID.
 const SEQUENCE: u32 = 1000;
 const ID: u16 = 7;
-/// ACK, and ACK with PSH.
+/// TCP flags: ACK, and ACK with PSH.
 const ACK: u8 = 0x10;
 const ACK_PSH: u8 = 0x18;
-/// Longer than any answer of the port needs.
+/// Time limit, longer than any answer of the port takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn main() {
@@ -56,7 +56,7 @@ fn main() {
     }
 }
 
-/// A wire that discards sent frames. The frames in `arriving` arrive on it.
+/// A wire that discards sent frames, and on which the frames in `arriving` arrive.
 struct Line {
     sent: Vec<u8>,
     arriving: Vec<u8>,
@@ -105,7 +105,7 @@ impl WirePort for Line {
     }
 }
 
-/// A port with its guest, driven by this thread.
+/// A port polled by this thread, with its guest.
 struct Bed {
     guest: Guest,
     pair: QueuePair<VhostQueue, Line>,
@@ -116,7 +116,7 @@ struct Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        // It may be removed already.
+        // The socket may already be removed.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -137,7 +137,7 @@ impl Bed {
         Self { guest, pair, control, _port: port, socket }
     }
 
-    /// Polls the port until its pending work is done. Returns the time for it.
+    /// Polls the port until its pending work is done. Returns the required time in nanoseconds.
     fn poll_ns(&mut self, done: impl Fn(&PortControl) -> u64, target: u64) -> f64 {
         let start = Instant::now();
         while done(&self.control) < target {
@@ -147,10 +147,10 @@ impl Bed {
     }
 }
 
-/// A work that returns its time per super-frame.
+/// A work with its name, which returns its time per super-frame.
 type Work<'a> = (&'static str, Box<dyn FnMut() -> f64 + 'a>);
 
-/// Takes samples of all works in turn and prints their medians; the others are compared with the first.
+/// Takes samples of all works in turn, prints their medians, and compares each with the first work.
 fn compare(mut works: Vec<Work>, rounds: usize) {
     let mut samples = vec![Vec::with_capacity(rounds); works.len()];
     for _ in 0..=rounds {
@@ -159,7 +159,7 @@ fn compare(mut works: Vec<Work>, rounds: usize) {
         }
     }
     let median = |samples: &mut Vec<f64>| {
-        // The first one met cold caches.
+        // The first sample ran with cold caches.
         samples.remove(0);
         samples.sort_by(f64::total_cmp);
         samples[samples.len() / 2]
@@ -232,7 +232,7 @@ fn cut(super_frame: &mut [u8], line: &mut [u8]) -> usize {
     plan.frames_left()
 }
 
-/// Returns the segments of `super_frames` super-frames, in their order on the wire.
+/// Returns the segments of `super_frames` super-frames, in wire order.
 fn segments(super_frames: usize) -> Vec<u8> {
     let payload = frames::data(MSS);
     let mut line = vec![0; super_frames * SEGMENTS * SLOT];

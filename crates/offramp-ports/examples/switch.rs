@@ -1,11 +1,11 @@
-//! A learning switch among TAPs and a guest: any host port can be a station of it.
+//! A learning switch between TAPs and a guest: any host port can be attached to a switch.
 //!
 //! ```sh
 //! cargo run -p offramp-ports --example switch -- 60 /tmp/vm0.sock ofr0 ofr1     # as root; for 60 seconds
 //! ```
 //!
-//! A guest connects to the socket as to any vhost-user backend (docs/guests.md). A super-frame passes untouched between
-//! two ports that take it, and is segmented for one that does not.
+//! A guest connects to the socket as to any vhost-user backend (docs/guests.md). A super-frame passes unchanged to a
+//! port that accepts super-frames, and is segmented for any other port.
 
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         tap.offer(Offloads::all())?;
         link::set_up(&name)?;
         ports.push((name, control.add(Box::new(tap.port()), &PortConfig::default())?));
-        taps.push(tap); // The interface lives as long as this.
+        taps.push(tap); // The interface exists as long as this handle.
     }
     let worker = Worker::start("switch", vec![switch], None)?;
     println!("{} ports are up", ports.len());

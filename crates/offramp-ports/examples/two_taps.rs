@@ -1,12 +1,12 @@
-//! Two TAPs on a cable, each with an adapter: the smallest program that is a network adapter.
+//! Two TAPs on a cable, each with an adapter: a minimal network adapter.
 //!
 //! ```sh
 //! cargo run -p offramp-ports --example two_taps -- ofr0 ofr1 60     # as root; for 60 seconds
 //! ip address add 198.18.0.1/24 dev ofr0                             # elsewhere, while it runs
 //! ```
 //!
-//! The near adapter segments the kernel's super-frames from one TAP. Frames of at most 1500 IP bytes cross the cable.
-//! The far adapter coalesces them and delivers them to the other TAP.
+//! The near adapter segments the kernel's super-frames from one TAP. Frames with IP packets of at most 1500 bytes cross
+//! the cable. The far adapter coalesces the frames and delivers the result to the other TAP.
 
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -31,14 +31,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut taps = Vec::new();
     for ((name, control), wire) in names.iter().zip(&controls).zip([near, far]) {
         let tap = Tap::open(&TapConfig::new(name))?;
-        // The kernel may leave checksums and super-frames of up to 64 KiB to the adapter.
+        // Let the kernel leave checksums and super-frames of up to 64 KiB to the adapter.
         tap.offer(Offloads::all())?;
         link::set_up(name)?;
         let host = tap.queue(0).ok_or("a TAP has a queue")?;
         pairs.push(QueuePair::new(&config, control, 0, host, wire));
-        taps.push(tap); // The interface lives as long as this.
+        taps.push(tap); // The interface exists as long as this handle.
     }
-    // One thread drives both ends, so that a frame stays in its cache. It sleeps when there is nothing to do.
+    // One thread polls both ends, so that a frame stays in the processor's cache. The thread sleeps when idle.
     let worker = Worker::start("two-taps", pairs, None)?;
     println!("{} and {} are up", names[0], names[1]);
     std::thread::sleep(time);

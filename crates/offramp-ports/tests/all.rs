@@ -1,5 +1,5 @@
-//! The tests of this crate in one program, to build the code for each kind of port once. Tests that need a process of
-//! their own are beside it.
+//! The tests of this crate in one program, so that the code for each kind of port is built once. Tests that need a
+//! separate process are separate programs.
 
 mod common;
 mod examples;

@@ -1,4 +1,4 @@
-//! The examples run, and carry frames.
+//! Tests that the examples run and forward frames.
 
 use crate::common::namespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -10,23 +10,24 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 
-/// Longest wait for a frame in one round, and number of rounds: the kernel drops frames until it has checked the
-/// carrier.
+/// Maximum wait for a frame in one round, and number of rounds. Several rounds are needed because the kernel drops
+/// frames until it has checked the carrier.
 const ROUND_MS: u16 = 100;
 const ROUNDS: usize = 100;
 
-/// A running example; dropping it ends the example.
+/// A running example. Dropping this value ends the example.
 struct Example(Child);
 
 impl Drop for Example {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The example may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts an example in `ns`, and waits until it reports that it is up. `cargo test` has built it beside the tests.
+/// Starts an example in `ns`, and waits until the example reports that it is up. `cargo test` builds the examples
+/// together with the tests.
 fn start(ns: &NetNs, name: &str, arguments: &[&str]) -> Example {
     let tests = std::env::current_exe().unwrap();
     let program = tests.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
@@ -38,7 +39,7 @@ fn start(ns: &NetNs, name: &str, arguments: &[&str]) -> Example {
     Example(child)
 }
 
-/// Returns a broadcast frame of a protocol unknown to every kernel.
+/// Returns a broadcast frame of a protocol that no kernel supports.
 fn frame() -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
@@ -54,7 +55,7 @@ fn queue(ns: &NetNs, interface: &str) -> PacketQueue {
 fn assert_carries(ns: &NetNs, from: &str, to: &str) {
     let (mut sender, mut receiver) = (queue(ns, from), queue(ns, to));
     for _ in 0..ROUNDS {
-        // An interface in the middle of coming up refuses frames.
+        // An interface that is just coming up refuses frames.
         let _ = sender.rx_deliver(&RxMeta::default(), &frame());
         let mut fds = [PollFd::new(receiver.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::from(ROUND_MS)).unwrap();
@@ -82,6 +83,6 @@ fn a_switch_floods_a_broadcast_to_every_other_port() {
     let _example = start(&ns, "switch", &["60", socket.to_str().unwrap(), "ofr0", "ofr1", "ofr2"]);
     assert_carries(&ns, "ofr0", "ofr1");
     assert_carries(&ns, "ofr2", "ofr0");
-    // A killed process leaves its socket.
+    // A killed process does not remove its socket.
     let _ = std::fs::remove_file(&socket);
 }

@@ -1,7 +1,7 @@
-//! Each flow arrives whole and in order while every setting changes at random, ten thousand times a second.
+//! Tests that each flow arrives complete and in order while random settings change ten thousand times a second.
 //!
-//! By default a short run. `OFFRAMP_ORDER_FRAMES` (frames of the wire) and `OFFRAMP_ORDER_SECONDS` make a long one; it
-//! ends when both are reached.
+//! The default is a short run. `OFFRAMP_ORDER_FRAMES` (frames on the wire) and `OFFRAMP_ORDER_SECONDS` request a longer
+//! run, which ends when both minimums are reached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,40 +29,41 @@ use offramp_testkit::{Guest, VnetHeader, features};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Flows in each direction: a quarter each of TCP and UDP over IPv4 and IPv6.
+/// Number of flows in each direction: a quarter each of TCP and UDP over IPv4 and IPv6.
 const FLOWS: usize = 256;
 const MTU: usize = 1500;
-/// Frames of the wire in a short run.
+/// Number of frames on the wire in a short run.
 const FRAMES_DEFAULT: u64 = 200_000;
 /// Time between two changes of the settings: 10 kHz.
 const CHANGE_EVERY: Duration = Duration::from_micros(100);
-/// Limits on the data under way in one direction. They keep the queues of the kernel and a guest's ring from
-/// overflowing, even when a plain user's socket holds the single frames of a super-frame.
+/// Limits on the data in flight in one direction. The limits prevent overflow of the kernel's queues and of a guest's
+/// ring, even if an unprivileged socket receives a super-frame as single frames.
 const UNDER_WAY_BYTES_MAX: u64 = 192 * 1024;
 const UNDER_WAY_FRAMES_MAX: u64 = 192;
-/// Buffers of a guest's receive ring: one for each frame under way, and further ones for a coalesced frame.
+/// Number of buffers in a guest's receive ring: one for each frame in flight, and further buffers for a coalesced
+/// frame.
 const RING_BUFFERS: u16 = 512;
-/// Segments of the longest super-frame.
+/// Number of segments in the longest super-frame.
 const SEGMENTS_MAX: usize = 44;
-/// Bytes of the number in front of each datagram.
+/// Length of the number at the start of each datagram, in bytes.
 const NUMBER_LEN: usize = 8;
 /// Negotiated features of a guest for transmit and for receive.
 const SENDS: u64 = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6 | features::HOST_USO;
 const RECEIVES: u64 =
     features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_USO4 | features::GUEST_USO6;
-/// First port of the flows.
+/// First port number of the flows.
 const PORT_FIRST: u16 = 20_000;
-/// Period of a stream's payload: a prime, so that no shift by whole segments is hidden.
+/// Period of a stream's payload, in bytes. The period is prime, so that a shift by whole segments is detected.
 const PATTERN_LEN: usize = 65_521;
-/// Longest payload of a super-frame.
+/// Maximum payload of a super-frame, in bytes.
 const PAYLOAD_MAX: usize = SEGMENTS_MAX * MTU;
 
-/// A host with the operations of this test.
+/// A host at one end of the test.
 trait End: Send {
-    /// Sends a frame. Returns whether there was room.
+    /// Sends a frame. Returns whether the host accepted the frame.
     fn send(&mut self, meta: &TxMeta, segments: usize, frame: &[u8]) -> bool;
 
-    /// Names each received frame, with the size of its segments if it is coalesced.
+    /// Calls `each` for each received frame, with the segment size if the frame is coalesced.
     fn receive(&mut self, each: &mut dyn FnMut(Option<usize>, &[u8]));
 }
 
@@ -113,7 +114,7 @@ impl End for Guest {
     }
 }
 
-/// The payload of a stream, readable from any place.
+/// The payload of a stream, readable from any offset.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -143,12 +144,12 @@ fn header_len(flow: usize) -> usize {
     14 + network + if is_udp(flow) { 8 } else { 20 }
 }
 
-/// The traffic of one direction, and its progress: of a TCP flow in bytes, of a UDP flow in datagrams.
+/// The traffic sent in one direction, and its progress: in bytes for a TCP flow, in datagrams for a UDP flow.
 struct Sender {
     rng: ChaCha8Rng,
     at: Vec<u64>,
     ids: Vec<u16>,
-    /// The current flow, and its remaining frames.
+    /// The current flow, and the number of its remaining frames.
     turn: (usize, usize),
 }
 
@@ -198,7 +199,7 @@ impl Sender {
 
     fn outgoing(&mut self, flow: usize, segments: usize, size: usize, payload: Vec<u8>) -> Outgoing {
         let is_cut = segments > 1;
-        // Now and then the host computes the checksum itself; it cannot for a frame to be segmented.
+        // In some cases the host computes the checksum itself, but not for a frame that requests segmentation.
         let is_summed = !is_cut && self.rng.random_bool(0.1);
         let packet = Packet {
             is_udp: is_udp(flow),
@@ -234,7 +235,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Compares a frame with the expected one of its flow. Returns the bytes of its payload.
+    /// Compares a frame with the expected frame of its flow. Returns the length of its payload, in bytes.
     fn check(&mut self, pattern: &Pattern, size: Option<usize>, frame: &[u8]) -> u64 {
         let Some(flow) = flow_of(frame) else { return 0 };
         let payload = &frame[header_len(flow)..];
@@ -261,7 +262,7 @@ impl Receiver {
     }
 }
 
-/// Returns the flow of a frame; none for another sender's frame.
+/// Returns the flow of a frame, or `None` for a frame from another sender.
 fn flow_of(frame: &[u8]) -> Option<usize> {
     let (protocol, transport) = match frame.get(12..14)? {
         [0x08, 0x00] => (frame.get(23)?, 34),
@@ -274,18 +275,18 @@ fn flow_of(frame: &[u8]) -> Option<usize> {
     is_ours.then_some(flow)
 }
 
-/// One direction's count of payload, sent and received.
+/// The sent and received payload bytes of one direction.
 #[derive(Default)]
 struct Way {
     sent: AtomicU64,
     received: AtomicU64,
     frames_since_empty: AtomicU64,
-    /// The sender sends no more.
+    /// True if the sender has finished.
     is_closed: AtomicBool,
 }
 
 impl Way {
-    /// Returns whether everything has come that will ever be sent.
+    /// Returns whether the sender has finished and all sent payload has arrived.
     fn is_complete(&self) -> bool {
         self.is_closed.load(Ordering::Acquire) && self.under_way() == 0
     }
@@ -294,7 +295,7 @@ impl Way {
         self.sent.load(Ordering::Acquire) - self.received.load(Ordering::Acquire)
     }
 
-    /// Returns whether another frame may be sent.
+    /// Returns whether another frame can be sent within the limits.
     fn is_open(&self) -> bool {
         let bytes = self.under_way();
         if bytes == 0 {
@@ -304,7 +305,7 @@ impl Way {
     }
 }
 
-/// Sends and receives at one end until `is_over`, and then until all frames have come.
+/// Sends and receives at one end until `is_over`, and then receives until all frames have arrived.
 fn play(end: &mut dyn End, out: &Way, into: &Way, rng: ChaCha8Rng, is_over: &AtomicBool) {
     let pattern = Pattern::new();
     let (mut sender, mut receiver) = (Sender::new(rng), Receiver { at: vec![0; FLOWS] });
@@ -321,7 +322,7 @@ fn play(end: &mut dyn End, out: &Way, into: &Way, rng: ChaCha8Rng, is_over: &Ato
         while waiting.is_some() || !is_closing && out.is_open() {
             let next = waiting.take().unwrap_or_else(|| sender.next(&pattern));
             let payload_len = next.frame.len() - header_len(flow_of(&next.frame).unwrap());
-            // Counted first: the frame may arrive before the call returns.
+            // Count the frame first, because it may arrive before the call returns.
             out.sent.fetch_add(payload_len as u64, Ordering::Release);
             if !end.send(&next.meta, next.segments, &next.frame) {
                 out.sent.fetch_sub(payload_len as u64, Ordering::Release);
@@ -349,7 +350,7 @@ fn play(end: &mut dyn End, out: &Way, into: &Way, rng: ChaCha8Rng, is_over: &Ato
     }
 }
 
-/// Returns any policy with any setting that holds frames within the patience of this test.
+/// Returns a random policy with random settings. The settings delay frames less than this test's time limit.
 fn random_moderation(rng: &mut ChaCha8Rng) -> ModerationConfig {
     let area = AreaConfig {
         cost: match rng.random_range(0..3) {
@@ -378,7 +379,7 @@ fn number_from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: no number")))
 }
 
-/// Runs traffic both ways between two ends while `change` changes a random setting of a random side.
+/// Runs traffic in both directions between two ends, while `change` changes a random setting of a random side.
 fn run(ends: [&mut dyn End; 2], controls: &[Arc<PortControl>], mut change: impl FnMut(&mut ChaCha8Rng, usize)) {
     let frames_min = number_from_environment("OFFRAMP_ORDER_FRAMES", FRAMES_DEFAULT);
     let time_min = Duration::from_secs(number_from_environment("OFFRAMP_ORDER_SECONDS", 0));
@@ -397,7 +398,7 @@ fn run(ends: [&mut dyn End; 2], controls: &[Arc<PortControl>], mut change: impl 
             });
         }
         while !is_over.load(Ordering::Relaxed) && (frames(controls) < frames_min || begun.elapsed() < time_min) {
-            // A late change is followed by early ones: the pace is right on average.
+            // After a late change, the next changes follow immediately, so the average rate is correct.
             while begun + CHANGE_EVERY * changes < Instant::now() {
                 let side = rng.random_range(0..2);
                 change(&mut rng, side);
@@ -422,7 +423,7 @@ fn run(ends: [&mut dyn End; 2], controls: &[Arc<PortControl>], mut change: impl 
     assert!(changes > 0 && bytes > 0);
 }
 
-/// Ends the run at every exit of its thread.
+/// Ends the run when the thread exits, even by a panic.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -439,7 +440,7 @@ fn random_offloads(rng: &mut ChaCha8Rng) -> Offloads {
     (Offloads::from_bits_truncate(rng.random()) - Offloads::UFO).with_prerequisites()
 }
 
-/// Creates a TAP in a namespace, up, with a packet socket of the host on it.
+/// Creates a TAP in a new namespace, brings the interface up, and opens a packet socket of the host on it.
 fn tap(side: u8) -> (NetNs, Tap, PacketQueue) {
     let ns = namespace();
     let config = TapConfig { mac: Some([2, 0, 0, 0, 0xff, side]), tx_queue_len: Some(8192), ..TapConfig::new("ofr0") };
@@ -473,7 +474,8 @@ fn every_flow_between_two_taps_arrives_in_order_while_all_settings_change() {
         if rng.random_bool(0.5) {
             return control.set_moderation(random_moderation(rng));
         }
-        // An offload to disable is first withdrawn from the host; one to enable is first enabled in the adapter.
+        // Withdraw an offload from the host before disabling it in the adapter. Enable an offload in the adapter before
+        // offering it to the host.
         let offloads = random_offloads(rng);
         control.set_offloads(control.offloads() | offloads);
         taps[side].offer(offloads).unwrap();

@@ -1,4 +1,4 @@
-//! ipsec-mb under the same tests as aws-lc, run with the loaded library.
+//! Runs the tests of aws-lc with the loaded library ipsec-mb.
 
 use offramp_offload::esp::{CipherLibrary, OutboundSa, SaConfig, SecretKey, Suite, aws_lc};
 use offramp_ports::ipsec_mb;
@@ -25,8 +25,8 @@ mod shared;
 #[path = "../../offramp-offload/tests/esp/tunnel.rs"]
 mod tunnel;
 
-/// Returns the library under test. If it is not installed, the tests run with aws-lc once more, show nothing, and
-/// print that; in CI it must be installed.
+/// Returns the library under test. If ipsec-mb is not installed, the tests print this and run with aws-lc again, which
+/// tests nothing new. In CI, ipsec-mb must be installed.
 fn library() -> &'static dyn CipherLibrary {
     ipsec_mb::library().unwrap_or_else(|reason| {
         assert!(std::env::var_os("CI").is_none(), "{reason}, and CI skips nothing");

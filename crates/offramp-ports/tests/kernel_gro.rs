@@ -1,7 +1,7 @@
-//! Receive coalescing, with the kernel as judge. The same frames go through Linux' GRO and through ours. The outputs
-//! are compared piece by piece, with every byte and every claim.
+//! Compares receive coalescing with the kernel. Linux' GRO and offramp's coalescer process the same frames. The outputs
+//! are compared piece by piece, with every byte and all metadata.
 //!
-//! A row of an intended difference has both outputs and the reason. The rows are true of Linux 6.18; other versions
+//! A row with an intended difference has both outputs and the reason. The rows hold for Linux 6.18; other versions
 //! differ in coalescing with CWR and with fixed IDs. `OFFRAMP_VECTORS` and `OFFRAMP_SEED` set the number of random
 //! cases and their seed.
 
@@ -16,22 +16,25 @@ use crate::judge::support::packet::{
 use crate::judge::support::pieces::{Piece, by_us, check_inverse, sizes};
 use crate::judge::{how_to_repeat, kernel_release, random_for, seed, vectors};
 
-/// Random cases, times [`VECTORS_PER_CASE`].
+/// Number of random cases, multiplied by [`VECTORS_PER_CASE`].
 const VECTORS_DEFAULT: u64 = 10_000;
-/// A case costs two ticks of the kernel's clock, so there are fewer of them than of other vectors.
+/// Divisor from the number of vectors to the number of cases. A case takes two ticks of the kernel's clock, so this
+/// test runs fewer cases.
 const VECTORS_PER_CASE: u64 = 20;
-/// Number of further judgements of a case when the two differ: a tick may have come in between unseen.
+/// Number of repetitions of a case after a difference: an undetected tick may have caused the difference.
 const RETRIES: usize = 3;
 
 /// The expected outcome of a row.
 enum Expect {
-    /// Both hand out pieces of these sizes, equal to the byte.
+    /// Both outputs have pieces of these sizes, with equal bytes.
     Same(&'static [usize]),
-    /// The kernel coalesces as we do, but its TAP cannot express the result, so it hands out the frames one by one.
+    /// The kernel coalesces like offramp, but its TAP cannot express the result, so the kernel delivers the frames one
+    /// by one.
     CutAgain { ours: &'static [usize] },
-    /// Our output differs from the kernel's on purpose, for this reason.
+    /// Our output intentionally differs from the kernel's output, for this reason.
     Differs { kernel: &'static [usize], ours: &'static [usize], reason: &'static str },
-    /// The kernel coalesces as we do if it was built with `CONFIG_VLAN_8021Q`, and nothing if not.
+    /// The kernel coalesces like offramp if it was built with `CONFIG_VLAN_8021Q`. Otherwise the kernel does not
+    /// coalesce.
     IfVlan(&'static [usize]),
 }
 use Expect::{CutAgain, Differs, IfVlan, Same};
@@ -46,7 +49,7 @@ fn row(name: &'static str, packets: Vec<Packet>, expect: Expect) -> Row {
     Row { name, packets, expect }
 }
 
-/// Returns consecutive segments of these sizes, with IDs that count from 8.
+/// Returns consecutive segments of these sizes, with consecutive IDs starting at 8.
 fn run(sizes: &[usize]) -> Vec<Packet> {
     let mut seq = 1000;
     let segments = sizes.iter().enumerate().map(|(n, len)| {
@@ -65,13 +68,13 @@ fn three() -> Vec<Packet> {
     run(&[100; 3])
 }
 
-/// Changes one of them.
+/// Changes packet `n`.
 fn with(mut packets: Vec<Packet>, n: usize, change: impl Fn(&mut Packet)) -> Vec<Packet> {
     change(&mut packets[n]);
     packets
 }
 
-/// Changes all of them.
+/// Changes all packets.
 fn with_all(mut packets: Vec<Packet>, change: impl Fn(usize, &mut Packet)) -> Vec<Packet> {
     packets.iter_mut().enumerate().for_each(|(n, packet)| change(n, packet));
     packets
@@ -90,7 +93,7 @@ fn timestamps(value: u8) -> Vec<u8> {
     vec![1, 1, 8, 10, 0, 0, 0, value, 0, 0, 0, 7]
 }
 
-/// Returns destination options of eight bytes, all of them padding of value `value`.
+/// Returns destination options of eight bytes that contain only padding with value `value`.
 fn destination_options(value: u8) -> Vec<(u8, Vec<u8>)> {
     vec![(DESTINATION, vec![0, 1, 4, value, value, value, value])]
 }
@@ -118,7 +121,7 @@ fn rows_of_data() -> Vec<Row> {
     ]
 }
 
-/// Returns two frames of each flow, all first ones before all second ones.
+/// Returns two frames of each flow: the first frames of all flows, then the second frames.
 fn interleaved(flows: u16) -> Vec<Packet> {
     let of = |n: usize, flow: u16| Packet { ports: (6000 + flow, 80), ..run(&[100, 100])[n].clone() };
     (0..2).flat_map(|n| (0..flows).map(move |flow| of(n, flow))).collect()
@@ -194,7 +197,8 @@ fn rows_of_headers() -> Vec<Row> {
     ]
 }
 
-/// The kernel's frames show that it had coalesced them: their checksums are partial.
+/// Reason for a difference in fixed IDs. The partial checksums of the kernel's frames show that the kernel had
+/// coalesced them.
 const FIXED_ID: &str =
     "Linux restores the ID of a datagram without DF by a mark of its own; virtio has none (RFC 6864)";
 
@@ -212,7 +216,7 @@ fn rows_of_ids() -> Vec<Row> {
     ]
 }
 
-/// Returns both, and after the second a copy of it, changed so that it cannot be coalesced.
+/// Returns both packets, and a changed copy of the second packet that cannot be coalesced.
 fn with_stray(packets: &[Packet], change: impl Fn(&mut Packet)) -> Vec<Packet> {
     let [first, second] = [0, 1].map(|n: usize| packets[n].clone());
     let mut stray = second.clone();
@@ -220,7 +224,8 @@ fn with_stray(packets: &[Packet], change: impl Fn(&mut Packet)) -> Vec<Packet> {
     vec![first, stray, second]
 }
 
-/// Returns frames that cannot be coalesced. We deliver a pending aggregate of their flow before them.
+/// Returns rows with frames that cannot be coalesced. offramp delivers a pending aggregate of the flow before such a
+/// frame.
 fn rows_of_strays() -> Vec<Row> {
     const ORDER: Expect =
         Differs { kernel: &[100, 200], ours: &[100; 3], reason: "nothing overtakes an open aggregate of its flow" };
@@ -254,8 +259,8 @@ fn rows_of_strays() -> Vec<Row> {
     ]
 }
 
-/// Returns rows up to the longest IP packet, and one byte more. The kernel segments the longest again: with its
-/// Ethernet header it exceeds the maximum for a TAP.
+/// Returns rows with aggregates up to the longest IP packet, and one byte longer. The kernel segments the longest
+/// aggregate again: with its Ethernet header, it exceeds the maximum for a TAP.
 fn rows_of_length() -> Vec<Row> {
     const FULL: usize = 16 * 4036;
     const REMAINDER: usize = 65_535 - 40 - FULL;
@@ -314,7 +319,7 @@ fn check_row(row: &Row, frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) ->
     }
 }
 
-/// Returns the kernel's output for the frames, and `check`'s verdict on it.
+/// Returns the kernel's output for the frames, and the result of `check` for this output.
 fn judged(
     receiver: &mut Receiver,
     frames: &[Vec<u8>],
@@ -334,7 +339,7 @@ fn judged(
 
 #[test]
 fn what_joins_is_what_the_kernel_joins_but_for_the_rows_that_say_so() {
-    // The settings that delay the kernel's GRO are for root of the machine alone.
+    // Only root in the initial user namespace can change the settings that delay the kernel's GRO.
     if !is_root_of_the_machine() {
         return;
     }
@@ -353,7 +358,7 @@ fn what_joins_is_what_the_kernel_joins_but_for_the_rows_that_say_so() {
     assert!(wrong.is_empty(), "not as listed (kernel {}):\n{}", kernel_release(), wrong.join("\n"));
 }
 
-/// A few frames, most of them of one flow, some of them changed in one field.
+/// A few frames, mostly of one flow, some with a change in one field.
 struct Case {
     packets: Vec<Packet>,
     /// The reason for a permitted difference from the kernel's output.
@@ -380,13 +385,13 @@ impl Case {
     }
 }
 
-/// Returns whether two frames of a flow have the same IPv4 ID, without DF.
+/// Returns whether two frames of a flow without DF have the same IPv4 ID.
 fn repeats_id(packets: &[Packet]) -> bool {
     let is_like = |a: &Packet, b: &Packet| !b.is_ipv6 && b.fragment & DF == 0 && (a.id, a.ports) == (b.id, b.ports);
     packets.iter().enumerate().any(|(n, a)| packets[..n].iter().any(|b| is_like(a, b)))
 }
 
-/// Returns two to six frames that can be coalesced, or nearly; sometimes of two flows.
+/// Returns two to six frames, of one or two flows, that can be coalesced or nearly can.
 fn random_flow(random: &mut ChaCha8Rng) -> Vec<Packet> {
     let size = if random.random_bool(0.9) { random.random_range(1..200) } else { random.random_range(200..9000) };
     let count = random.random_range(2..=6);
@@ -408,7 +413,7 @@ fn random_flow(random: &mut ChaCha8Rng) -> Vec<Packet> {
     (0..count).map(packet).collect()
 }
 
-/// Loses, doubles or swaps a frame.
+/// Removes, duplicates or swaps a frame.
 fn disorder(random: &mut ChaCha8Rng, packets: &mut Vec<Packet>, n: usize) -> &'static str {
     let other = random.random_range(0..packets.len());
     match random.random_range(0..3) {
@@ -427,7 +432,7 @@ fn disorder(random: &mut ChaCha8Rng, packets: &mut Vec<Packet>, n: usize) -> &'s
     }
 }
 
-/// Changes one field of one frame. Each exception has a row above with its outcome.
+/// Changes one field of one frame. For each exception, a row above has the expected outcome.
 fn mutate(random: &mut ChaCha8Rng, packet: &mut Packet) -> (&'static str, Option<&'static str>) {
     let name = match random.random_range(0..4) {
         0 => mutate_network(random, packet),
@@ -546,7 +551,7 @@ fn mutate_frame(random: &mut ChaCha8Rng, packet: &mut Packet) -> &'static str {
 
 #[test]
 fn random_frames_join_as_the_kernel_joins_them() {
-    // The settings that delay the kernel's GRO are for root of the machine alone.
+    // Only root in the initial user namespace can change the settings that delay the kernel's GRO.
     if !is_root_of_the_machine() {
         return;
     }

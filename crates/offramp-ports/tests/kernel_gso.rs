@@ -1,7 +1,7 @@
-//! Large send, with the kernel as judge: the same super-frames go to Linux' own segmentation and to ours, and the
-//! outputs are compared byte for byte.
+//! Compares segmentation with the kernel: Linux and offramp segment the same super-frames, and the outputs are compared
+//! byte for byte.
 //!
-//! The output TAP offers nothing, so the kernel must segment and checksum all input. `OFFRAMP_VECTORS` and
+//! The output TAP offers no offload, so the kernel must segment and checksum all input. `OFFRAMP_VECTORS` and
 //! `OFFRAMP_SEED` set the number of vectors and their seed.
 
 use crate::judge::bench::{Bench, BenchConfig};
@@ -22,7 +22,7 @@ const IPV6_HEADER_LEN: usize = 40;
 const TCP_HEADER_LEN: usize = 20;
 const UDP_HEADER_LEN: usize = 8;
 
-/// The fate of a frame on its way out.
+/// The outcome of a transmitted frame.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Sent(Vec<Vec<u8>>),
@@ -85,19 +85,19 @@ fn exception(vector: &Vector) -> Option<&'static str> {
     None
 }
 
-/// Returns the kernel's end of the headers in its decision whether to segment. With a checksum to complete it forgets
-/// TCP's options, without one all but the shortest IP and TCP headers.
+/// Returns the header length that the kernel assumes when it decides whether to segment. With a partial checksum, the
+/// kernel ignores TCP options. Without a partial checksum, the kernel assumes the shortest IP and TCP headers.
 fn headers_guessed_by_kernel(vector: &Vector) -> Option<usize> {
     let (shortest_network, transport) = match vector.meta.segmentation?.kind {
         SegmentationKind::Tcp4 => (IPV4_HEADER_LEN, TCP_HEADER_LEN),
         SegmentationKind::Tcp6 => (IPV6_HEADER_LEN, TCP_HEADER_LEN),
         SegmentationKind::Udp => (IPV4_HEADER_LEN, UDP_HEADER_LEN),
-        SegmentationKind::UdpFragments => (IPV4_HEADER_LEN, 0), // Fragmentation splits UDP's header off, too.
+        SegmentationKind::UdpFragments => (IPV4_HEADER_LEN, 0), // Fragmentation treats the UDP header as payload.
     };
     Some(vector.meta.checksum.map_or(shortest_network, |partial| usize::from(partial.start)) + transport)
 }
 
-/// Returns whether more than one segment must be made.
+/// Returns whether the frame must be split into more than one segment.
 fn is_cut(vector: &Vector) -> bool {
     let Some(segmentation) = vector.meta.segmentation else { return false };
     let is_fragments = segmentation.kind == SegmentationKind::UdpFragments;
@@ -105,11 +105,11 @@ fn is_cut(vector: &Vector) -> bool {
     vector.frame.len() - headers > usize::from(segmentation.size)
 }
 
-/// Makes the kernel's IPv6 fragments comparable in two points.
+/// Adjusts the kernel's IPv6 fragments for the comparison in two points.
 ///
-/// * Their identification comes from a hash with a secret: it is masked.
-/// * Linux 6.18 counts the extension headers of each fragment before into the offset. RFC 8200 4.5
-///   counts the fragmentable part alone, and so do we: the surplus is taken off.
+/// * The identification is masked, because it is a hash with a secret.
+/// * Linux 6.18 adds the extension headers of each earlier fragment to the offset. RFC 8200 4.5 counts only the
+///   fragmentable part, like offramp, so the surplus is subtracted.
 fn fragments_aligned(vector: &Vector, outcome: Outcome, surplus: usize) -> Outcome {
     let is_fragments = vector.meta.segmentation.is_some_and(|s| s.kind == SegmentationKind::UdpFragments);
     match outcome {
@@ -126,7 +126,7 @@ fn fragments_aligned(vector: &Vector, outcome: Outcome, surplus: usize) -> Outco
     }
 }
 
-/// Reports the difference between the two.
+/// Returns an error that describes the difference between both outcomes.
 fn verdict(kernel: &Outcome, ours: &Outcome) -> Result<(), String> {
     match (kernel, ours) {
         (Outcome::Refused(_), Outcome::Refused(_)) => Ok(()),
@@ -152,7 +152,7 @@ fn compare(bench: &mut Bench, vector: &Vector) -> Result<Outcome, String> {
     let ours = fragments_aligned(vector, by_us(&vector.header, &vector.frame), 0);
     let kernel = fragments_aligned(vector, by_kernel(bench, &vector.header, &vector.frame), surplus);
     if verdict(&kernel, &ours).is_err() {
-        // The kernel's frames may still be on their way; wait before believing it.
+        // The kernel's frames may not have arrived yet. Wait before reporting a difference.
         let late: Vec<_> = bench.wait().into_iter().map(|(_, frame)| frame).collect();
         if !late.is_empty() {
             return Err(format!(
@@ -184,7 +184,7 @@ fn describe(vector: &Vector) -> String {
     )
 }
 
-/// The cases covered by a run, so that a run without tests does not pass.
+/// The cases covered by a run, so that a run without relevant cases fails.
 #[derive(Debug, Default)]
 struct Seen {
     frames: usize,
@@ -234,7 +234,7 @@ fn every_super_frame_is_cut_as_the_kernel_cuts_it() {
     assert!(seen.zero_sums > needed && seen.folded_sums > needed, "checksums of 0 occurred");
 }
 
-/// Leaves out IP length, IPv4 header checksum and UDP length, as drivers do, and repairs them.
+/// Clears the IP length, IPv4 header checksum and UDP length, as some drivers do, and repairs these fields.
 fn repaired(vector: &Vector) -> Vec<u8> {
     let (packet, mut frame) = (&vector.packet, vector.frame.clone());
     let network = packet.network_start();
@@ -270,18 +270,18 @@ fn a_super_frame_with_repaired_headers_is_cut_by_the_kernel_as_by_us() {
     assert!(cut * 4 > count, "{cut} of {count} vectors are segmented");
 }
 
-/// The kernel's and our treatment of an invalid request.
+/// The treatment of an invalid request by the kernel and by offramp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// Both refuse.
+    /// The kernel and offramp both refuse the request.
     Same,
-    /// We send a frame that the kernel refuses.
+    /// offramp sends a frame that the kernel refuses.
     Looser(&'static str),
-    /// We refuse a frame that the kernel sends.
+    /// offramp refuses a frame that the kernel sends.
     Stricter(&'static str),
 }
 
-/// Returns a TCP super-frame of 5,000 bytes over IPv4, after 20 bytes of TCP header.
+/// Returns a TCP super-frame over IPv4 with 5,000 bytes of payload after a TCP header of 20 bytes.
 fn tcp_5000() -> Packet {
     Packet { id: 7, checksum: Checksum::Partial, ..Packet::tcp(5000) }
 }
@@ -290,7 +290,7 @@ fn udp_5000() -> Packet {
     Packet { id: 7, checksum: Checksum::Partial, ..Packet::udp(5000) }
 }
 
-/// Returns the header that asks for the right segmentation of `packet`.
+/// Returns a header that requests the correct segmentation of `packet`.
 fn request(packet: &Packet, kind: SegmentationKind, size: u16) -> [u8; HEADER_LEN] {
     let start = packet.transport_start() as u16;
     let checksum = Some(PartialChecksum { start, offset: packet.checksum_offset() as u16 });

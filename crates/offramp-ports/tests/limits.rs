@@ -1,4 +1,5 @@
-//! Limits with threads and guests: a host at its limit keeps no thread awake, and only its frames wait.
+//! Tests of rate limits with threads and guests: a host at its limit does not keep a thread awake, and delays only its
+//! own frames.
 
 use crate::vhost_common::{Case, PATIENCE, Scratch, frame, rng, wait_until};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::Waker;
 use std::thread;
 
-/// Frames that cross at the limit.
+/// Number of frames forwarded at the limit.
 const FRAMES: u64 = 20;
 const FRAMES_PER_SECOND: u64 = 100;
 
@@ -91,13 +92,14 @@ impl<T: Task> Task for Counted<T> {
     }
 }
 
-/// Starts a worker, and waits until frames have crossed at the limit of `control`.
+/// Starts a worker, and waits until frames have crossed at the limit of `control`. Checks that the worker slept in
+/// between.
 fn check_sleep<T: Task + 'static>(tasks: Vec<T>, control: &PortControl) {
     let polls = Arc::new(AtomicU64::new(0));
     let tasks = tasks.into_iter().map(|task| Counted(task, Arc::clone(&polls))).collect();
     let _worker = Worker::start("limit-test", tasks, None).unwrap();
     wait_until("frames cross", || control.queues()[0].transmit.frames_in.get() >= FRAMES);
-    // A worker without sleep polls many thousand times between two frames.
+    // A worker that never sleeps polls many thousand times between two frames.
     let polled = polls.load(Relaxed);
     assert!(polled < 50 * FRAMES, "{polled} polls for {FRAMES} frames");
 }
@@ -148,14 +150,14 @@ fn while_its_frames_wait_for_the_limit_a_guest_gets_completions_and_a_disabled_r
                 queue
             }
         });
-        // Only this sets up its rings, and empties them.
+        // Only `tx_hold` applies the ring setup and discards the frames of a disabled ring.
         let mut guest = case.guest().connect(&port.config().socket);
         guest.frontend().set_vring_enable(1, false).unwrap();
         guest.tx(0).send(&VnetHeader::default(), &[&sent]);
         guest.tx(0).drain(PATIENCE);
         assert_eq!(port.queue_counters()[0].discarded.get(), 1, "{case:?}");
         guest.frontend().set_vring_enable(1, true).unwrap();
-        // The answer comes after the change.
+        // The port answers after the change.
         guest.frontend().get_features().unwrap();
         is_over.store(true, Relaxed);
         let mut queue = held.join().unwrap();

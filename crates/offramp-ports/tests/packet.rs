@@ -1,4 +1,4 @@
-//! An existing interface as a port: frames cross a veth pair between two namespaces unchanged.
+//! Tests of an existing interface as a port: frames cross a veth pair between two namespaces unchanged.
 
 mod gro_lists;
 mod tunnels;
@@ -29,13 +29,13 @@ use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 use offramp_ports::worker::{HostIo, Worker};
 use sha2::{Digest, Sha256};
 
-/// Longer than any frame needs to arrive: a test that reaches it has failed.
+/// Time limit in milliseconds, far above the transit time of a frame. A test that reaches this limit has failed.
 const PATIENCE_MS: u16 = 10_000;
 const PATIENCE: Duration = Duration::from_secs(20);
 const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 
-/// Two namespaces with a veth pair between them, up: `near` here and `far` there.
+/// Two namespaces connected by a veth pair that is up. The interfaces are `near` and `far`.
 struct Cable {
     near: NetNs,
     far: NetNs,
@@ -61,7 +61,8 @@ impl Cable {
         cable
     }
 
-    /// Waits until frames cross. An interface that came up drops frames until the kernel has checked its carrier.
+    /// Waits until frames cross the pair. After an interface comes up, the kernel drops frames until it has checked the
+    /// carrier.
     fn wait_until_frames_cross(&self) {
         let (mut near, mut far) = self.ports();
         let probe = [&[0xff; 6], &[2, 0, 0, 0, 0, 0x33][..], &[0x88, 0xb5], &[0; 46]].concat();
@@ -80,7 +81,7 @@ impl Cable {
     }
 }
 
-/// Returns a packet of TCP or UDP over IPv4 after `tags`, its checksum partial.
+/// Returns a frame with `tags` and a TCP or UDP packet over IPv4. Its checksum is partial.
 fn packet(tags: &[u8], is_tcp: bool, port: u16, payload_len: usize) -> (PartialChecksum, Vec<u8>) {
     let header_len = if is_tcp { 20 } else { 8 };
     let mut frame = [&DESTINATION[..], &SOURCE, tags, &[8, 0]].concat();
@@ -123,14 +124,14 @@ fn next(queue: &mut PacketQueue) -> (TxMeta, Vec<u8>) {
     }
 }
 
-/// Checks that no frame from [`SOURCE`] waits.
+/// Checks that no frame from [`SOURCE`] is queued.
 fn assert_quiet(queue: &mut PacketQueue) {
     while queue.tx_next(0).unwrap() {
         assert_ne!(queue.tx_frame().bytes()[6..12], SOURCE);
     }
 }
 
-/// Waits until the kernel has reached this state.
+/// Waits until the kernel has reached the state checked by `is_so`.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -139,7 +140,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Delivers a frame with its metadata, and checks that the other end receives both unchanged.
+/// Delivers a frame with its metadata, and checks that the other end receives frame and metadata unchanged.
 fn cross(from: &mut PacketQueue, to: &mut PacketQueue, meta: TxMeta, frame: &[u8]) {
     let checksum = meta.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
     from.rx_deliver(&RxMeta { checksum, segmentation: meta.segmentation, ..RxMeta::default() }, frame).unwrap();
@@ -148,7 +149,7 @@ fn cross(from: &mut PacketQueue, to: &mut PacketQueue, meta: TxMeta, frame: &[u8
     assert!(got == frame, "the bytes differ");
 }
 
-/// The forms of a VLAN tag: none, one, a service tag, and two.
+/// The VLAN tags of test frames: no tag, one tag, a service tag, and two tags.
 const TAGS: [&[u8]; 4] = [&[], &[0x81, 0, 0x20, 5], &[0x88, 0xa8, 0, 7], &[0x88, 0xa8, 0, 7, 0x81, 0, 0x60, 9]];
 
 #[test]
@@ -175,7 +176,7 @@ fn super_frames_cross_whole_in_both_directions_with_their_tags() {
     for tags in &TAGS[..3] {
         for (is_tcp, kind) in [(true, SegmentationKind::Tcp4), (false, SegmentationKind::Udp)] {
             if kind == SegmentationKind::Udp && !near.accepts().contains(Offloads::RSC_UDP) {
-                continue; // A kernel before 6.2.
+                continue; // The kernel is older than 6.2.
             }
             let (partial, frame) = packet(tags, is_tcp, 5000, 60_000);
             let segmentation = Some(Segmentation::new(kind, 1400));
@@ -360,7 +361,7 @@ fn mtu_and_state_of_the_interface_are_told_and_a_port_outlives_an_interface_that
     assert_eq!(near.rx_deliver(&RxMeta::default(), &frame), Err(PortError::Refused(libc::ENETDOWN)));
     assert_quiet(&mut near);
     assert_quiet(&mut far);
-    // A port can be opened on an interface that is down.
+    // Open a port on an interface that is down.
     let mut early = Packet::open_in(&cable.near, &PacketConfig::new("near")).unwrap().queue(0).unwrap();
     assert_eq!(early.tx_next(0), Ok(false));
     cable.near.run(|| link::set_up("near").unwrap()).unwrap();
@@ -415,7 +416,7 @@ fn what_cannot_be_opened_is_refused_in_one_clear_line() {
 fn a_user_without_the_capability_is_told_which_one_is_missing() {
     let cable = Cable::new();
     let refused = cable.near.run(|| {
-        // Drops the capability of this thread alone; it ends with this closure.
+        // Drop the capability only for this thread, which ends with this closure.
         caps::drop(None, CapSet::Effective, Capability::CAP_NET_RAW).unwrap();
         Packet::open(&PacketConfig::new("near")).map(|_| ()).unwrap_err().to_string()
     });
@@ -511,7 +512,8 @@ fn transfer(from: &NetNs, to: &NetNs, address: Ipv4Addr, data: &[u8]) -> Vec<u8>
     })
 }
 
-/// A TAP with [`HERE`] on a switch with an interface; its other end has [`THERE`].
+/// A TAP with address [`HERE`] and an interface, connected by a switch. The other end of the interface has address
+/// [`THERE`].
 struct Wired {
     host: NetNs,
     cable: Cable,
@@ -544,7 +546,7 @@ impl Wired {
         Self { host, cable, tap_port, wire_port, _tap: tap, _worker: worker }
     }
 
-    /// Returns the frames of the wire for the host so far, and the frames and super-frames that it was given.
+    /// Returns the number of wire frames for the host, and the number of frames and super-frames delivered to the host.
     fn to_host(&self) -> (u64, u64) {
         let receive = &self.tap_port.stats().receive;
         (receive.frames_out.get(), receive.host_frames.get())

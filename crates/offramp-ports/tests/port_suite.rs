@@ -1,4 +1,4 @@
-//! The common suite of host ports, on every kind of port.
+//! Runs the common test suite of host ports on every kind of port.
 
 use crate::common::namespace;
 use offramp_adapter::port::{HostPort, InPlace};
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A port that shares one area with its host.
+/// A port that shares one memory area with its host.
 struct Umem {
     port: UmemPort,
     taken: VecDeque<usize>,
@@ -51,7 +51,7 @@ fn a_port_that_lends_one_memory_area_both_ways() {
     check(|| Umem { port: UmemPort::new(64, 2048), taken: VecDeque::new() });
 }
 
-/// Bytes of a guest's receive buffer.
+/// Length of a guest's receive buffer, in bytes.
 const BUFFER_LEN: usize = 2048;
 
 /// A vhost-user port and its guest.
@@ -137,7 +137,7 @@ fn frames_that_are_written_in_place_never_keep_more_than_half_a_ring_from_the_gu
         for (slot, segments) in segments.iter().enumerate() {
             commit(&mut bed.port, slot, *segments);
         }
-        // Both frames are seen before the batch ends, and the guest can give its buffers again.
+        // Both frames are published before the batch ends, so that the guest can post its buffers again.
         for segments in segments {
             assert_eq!(bed.recv().map(|frame| frame.len()), Some(HEAD_LEN + segments * PAYLOAD.len()));
         }
@@ -153,10 +153,10 @@ fn a_frontend_that_stops_a_ring_takes_no_frame_that_is_being_written() {
         append(&mut bed.port, 0);
         let Vhost { port, guest, .. } = &mut bed;
         std::thread::scope(|scope| {
-            // It waits until the queue has stopped its rings.
+            // The call returns after the queue has stopped its rings.
             let stopping = scope.spawn(|| guest.stop().unwrap());
-            // Leaves time for the request to come. After some seconds without an answer the frontend would be
-            // disconnected.
+            // Poll long enough for the request to arrive. After some seconds without an answer, the port would
+            // disconnect the frontend.
             let until = Instant::now() + Duration::from_millis(100);
             while Instant::now() < until {
                 port.tx_next(0).unwrap();
@@ -208,7 +208,7 @@ fn commit(port: &mut VhostPort, slot: usize, segments: usize) {
     assert_eq!(port.rx_commit(slot, &meta, &[9; HEAD_LEN], HEAD_LEN + segments * PAYLOAD.len()), Ok(()));
 }
 
-/// Sets up a namespace with one interface, up and without addresses.
+/// Brings up an interface without addresses and without IPv6.
 fn prepare(ns: &NetNs, name: &str) {
     ns.run(|| {
         link::disable_ipv6(name).unwrap();
@@ -217,7 +217,7 @@ fn prepare(ns: &NetNs, name: &str) {
     .unwrap();
 }
 
-/// A port and the kernel behind it: a packet socket sends and receives the frames of an interface.
+/// A port whose host is the kernel: a packet socket sends and receives the frames of an interface.
 struct Kernel<P> {
     port: P,
     host: PacketQueue,
@@ -271,7 +271,7 @@ fn an_interface_that_exists() {
         prepare(&far, "far");
         let mut bed =
             Kernel { port: interface(&near, "near"), host: interface(&far, "far"), _namespaces: vec![near, far] };
-        // An interface that came up drops frames until the kernel has checked its carrier.
+        // After an interface comes up, the kernel drops frames until it has checked the carrier.
         while !bed.port.tx_next(0).unwrap() {
             bed.send(&[0xff; 60]);
         }

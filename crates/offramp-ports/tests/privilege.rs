@@ -1,5 +1,5 @@
-//! Entering a user namespace without root. It needs a process with one thread, so each case is this program again, as
-//! an ordinary user, without a test harness.
+//! Tests of entering a user namespace without root. This needs a process with one thread. Each case therefore runs this
+//! program again as an ordinary user, without a test harness.
 
 mod common;
 
@@ -15,9 +15,9 @@ use offramp_ports::packet::{Packet, PacketConfig};
 use offramp_ports::sys::{NetNs, link, privilege};
 use offramp_ports::tap::{Tap, TapConfig};
 
-/// An ordinary user on every Linux.
+/// Id of the user nobody, an ordinary user on every Linux.
 const NOBODY: u32 = 65534;
-/// Environment variable with the case of this process.
+/// Environment variable that selects the case run by this process.
 const CASE: &str = "OFFRAMP_PRIVILEGE_CASE";
 /// Major and minor number of `/dev/net/tun` (Linux `Documentation/admin-guide/devices.txt`).
 const TUN_NUMBERS: (u64, u64) = (10, 200);
@@ -58,11 +58,11 @@ fn run_all() {
     check("threads", Some(0o666), "a process with several threads cannot enter a user namespace");
 }
 
-/// Runs as root of a user namespace that allows no further one, stripped of its privilege.
+/// Runs a case as root of a user namespace that permits no further user namespace, without capabilities.
 fn refused_namespaces_are_named() {
     let mut command = Command::new("/proc/self/exe");
     command.env(CASE, "refuses");
-    // SAFETY: as in `check`.
+    // SAFETY: this process has one thread, as in `check`.
     unsafe { command.pre_exec(become_unprivileged_root_without_namespaces) };
     expect(command, "user and network namespaces are refused (No space left on device (os error 28)); run as root");
 }
@@ -76,13 +76,12 @@ fn become_unprivileged_root_without_namespaces() -> std::io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// Runs one case as an ordinary user with a `/dev/net/tun` of that mode, or none; its output must begin with
-/// `expected`.
+/// Runs one case as an ordinary user. `/dev/net/tun` has mode `tun_mode`, or does not exist if `None`. The output must
+/// start with `expected`.
 fn check(case: &str, tun_mode: Option<u32>, expected: &str) {
     let mut command = Command::new("/proc/self/exe");
     command.env(CASE, case);
-    // SAFETY: this process has one thread, so no other one owns a lock across the fork, and the
-    // child may allocate.
+    // SAFETY: this process has one thread, so no other thread holds a lock during the fork, and the child can allocate.
     unsafe { command.pre_exec(move || become_nobody(tun_mode)) };
     expect(command, expected);
 }
@@ -94,7 +93,8 @@ fn expect(mut command: Command, expected: &str) {
     println!("ok: {}", text.lines().next().unwrap_or_default());
 }
 
-/// Works in a mount namespace of its own, so that nothing is left of it.
+/// Makes this process an ordinary user. The mounts are made in a new mount namespace, so that they end with the
+/// process.
 fn become_nobody(tun_mode: Option<u32>) -> std::io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
@@ -132,7 +132,7 @@ fn print_refusal() {
     println!("{}", privilege::enter().unwrap_err());
 }
 
-/// Prints the refusal without a namespace of its own: in that of the machine.
+/// Prints the refusal of a TAP in the machine's namespace, without entering a new namespace.
 fn print_refusal_of_a_tap() {
     println!("{}", Tap::open(&TapConfig::new("ofr0")).unwrap_err());
 }

@@ -1,4 +1,5 @@
-//! Permitted operations of a thread in the sandbox. A filter cannot be removed: each case has a process of its own.
+//! Tests of the operations permitted in the sandbox. A filter cannot be removed, so each case runs in a separate
+//! process.
 
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -13,14 +14,14 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// A file readable by everybody.
+/// A file readable by every user.
 const READABLE: &str = "/etc/passwd";
-/// Environment variable that marks this process as the one to be ended.
+/// Environment variable that marks the process to be ended by the sandbox.
 const TO_BE_ENDED: &str = "OFFRAMP_TEST_SANDBOX_VICTIM";
 const THREADS: [ThreadKind; 6] =
     [ThreadKind::Main, ThreadKind::Control, ThreadKind::Client, ThreadKind::Data, ThreadKind::Port, ThreadKind::Keys];
 
-/// A directory, removed with its test.
+/// A directory that is removed at the end of its test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -41,7 +42,7 @@ fn refusal<T>(result: io::Result<T>) -> Option<Errno> {
     result.err().and_then(|error| error.raw_os_error()).map(Errno::from_raw)
 }
 
-/// Returns the mode of filters: 2 with a filter (proc(5)).
+/// Returns the seccomp mode of a thread: 2 for a thread with a filter (proc(5)).
 fn seccomp_mode(thread: &Path) -> String {
     let status = fs::read_to_string(thread.join("status")).unwrap();
     status.lines().find_map(|line| line.strip_prefix("Seccomp:")).unwrap().trim().to_owned()
@@ -51,12 +52,12 @@ fn seccomp_modes() -> Vec<String> {
     fs::read_dir("/proc/self/task").unwrap().map(|entry| seccomp_mode(&entry.unwrap().path())).collect()
 }
 
-/// Does the common work of any thread.
+/// Performs operations that every thread needs.
 fn live() {
     let memory = vec![1u8; 64 << 20];
     assert_eq!(memory.iter().map(|&byte| u64::from(byte)).sum::<u64>(), 64 << 20);
     thread::sleep(Duration::from_millis(1));
-    // As a panic does.
+    // A panic captures a backtrace.
     assert!(!std::backtrace::Backtrace::force_capture().to_string().is_empty());
 }
 
@@ -88,7 +89,7 @@ fn no_kind_of_thread_opens_a_file_that_is_not_the_daemons() {
     }
     // The thread that opens ports keeps the filter of the process, and reads the daemon's own files.
     assert!(fs::read(directory.0.join("daemon.toml")).is_ok());
-    // Sockets are made and removed in their directory; no other file is.
+    // In the sockets' directory, sockets can be created and removed, but no other files.
     let socket = directory.0.join("a.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
     UnixStream::connect(&socket).unwrap();
@@ -120,7 +121,7 @@ fn threads_of_threads_are_filtered_too() {
         let _ = ends.recv();
     });
     begins.recv().unwrap();
-    // The harness has an earlier thread.
+    // The main thread of the harness was started earlier and has no filter.
     assert_eq!(seccomp_modes().iter().filter(|mode| *mode == "2").count(), 2);
     drop(end);
 }
@@ -134,7 +135,7 @@ fn a_call_that_no_thread_makes_ends_the_process_or_is_logged() {
         sandbox.enter(ThreadKind::Process).unwrap();
         sandbox.enter(ThreadKind::Data).unwrap();
         let _ = Command::new("/bin/true").status();
-        // No program was started.
+        // Reaching this line shows that the program was not started.
         std::process::exit(0);
     }
     let run = |reaction| {

@@ -1,4 +1,4 @@
-//! Three hosts with a TAP each, on a switch driven by a worker.
+//! Three hosts with a TAP each, on a switch polled by a worker.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -16,14 +16,14 @@ use sha2::{Digest, Sha256};
 
 const HOSTS: usize = 3;
 const TRANSFER_LEN: usize = 8_000_000;
-/// A socket that waits longer has failed.
+/// Time limit of a socket operation. A longer wait is a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn address(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 9, 0, 1 + host as u8)
 }
 
-/// Creates a host: a namespace with a TAP that is up, with `offer`. It finds the others by ARP.
+/// Creates a host: a namespace with a TAP that is up and has the offer `offer`. The hosts resolve each other by ARP.
 fn host(number: usize, offer: Offloads) -> (NetNs, Tap) {
     let ns = namespace();
     let config = TapConfig { mac: Some([2, 0, 0, 0, 0, 1 + number as u8]), ..TapConfig::new("ofr0") };
@@ -46,7 +46,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Creates a host per offer, all on one switch.
+    /// Creates a host for each offer, all on one switch.
     fn new(offers: [Offloads; HOSTS], config: &SwitchConfig) -> Self {
         let switch = Switch::new(config);
         let control = Arc::clone(switch.control());
@@ -83,7 +83,7 @@ impl Bench {
         (0..HOSTS).flat_map(|from| (0..HOSTS).filter(move |&to| to != from).map(move |to| (from, to)))
     }
 
-    /// Returns the frames of the wire, and frames as the host received them.
+    /// Returns the number of wire frames for the host, and the number of frames delivered to the host.
     fn given(&self, host: usize) -> (u64, u64) {
         let receive = &self.ports[host].stats().receive;
         (receive.frames_out.get(), receive.host_frames.get())
@@ -91,7 +91,7 @@ impl Bench {
 }
 
 const SUPER_FRAMES: Offloads = Offloads::TX.union(Offloads::RX);
-/// Fewest frames of a transfer at MSS 1460, for any segmentation by the host.
+/// Minimum number of frames in a transfer at MSS 1460, for any segmentation by the host.
 const FRAMES_MIN: u64 = (TRANSFER_LEN / 1460) as u64;
 
 #[test]

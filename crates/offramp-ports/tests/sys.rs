@@ -1,4 +1,4 @@
-//! Namespaces, links, features, steering, children: each against what the kernel shows elsewhere.
+//! Tests of namespaces, links, features, steering and child processes, each compared with another source in the kernel.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -192,8 +192,8 @@ fn steering_is_set_in_the_interfaces_own_namespace() {
     assert_eq!(mounts_at("/sys"), mounts_before, "no mount is left");
 }
 
-/// Returns the number of file systems mounted on `directory`, one over the other. A machine may start with several on
-/// `/sys`.
+/// Returns the number of file systems mounted on `directory`, stacked over each other. On some machines `/sys` has
+/// several from the start.
 fn mounts_at(directory: &str) -> usize {
     let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
     mounts.lines().filter(|mount| mount.split(' ').nth(1) == Some(directory)).count()

@@ -1,4 +1,4 @@
-//! A TAP as a host port, with the kernel as the host.
+//! Tests of a TAP as a host port, with the kernel as the host.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
@@ -67,7 +67,7 @@ struct Seen {
     kinds: Vec<SegmentationKind>,
 }
 
-/// Carries frames unchanged from one host to another, until `stop`.
+/// Forwards frames unchanged from one host to another, until `stop`.
 fn relay(from: &mut TapQueue, to: &mut TapQueue, stop: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     while !stop.load(Ordering::Relaxed) {
@@ -77,7 +77,7 @@ fn relay(from: &mut TapQueue, to: &mut TapQueue, stop: &AtomicBool) -> Seen {
             seen.longest = seen.longest.max(frame.len());
             seen.kinds.extend(tx.segmentation.map(|s| s.kind));
             let checksum = tx.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
-            // A full queue drops, like a wire.
+            // If the queue is full, the frame is dropped, as on a wire.
             let _ = to.rx_deliver(&RxMeta { checksum, segmentation: tx.segmentation, ..RxMeta::default() }, frame);
         }
         let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
@@ -86,8 +86,8 @@ fn relay(from: &mut TapQueue, to: &mut TapQueue, stop: &AtomicBool) -> Seen {
     seen
 }
 
-/// Sends `data` over TCP from one host to another, with `offer` for both. Returns the data at the other host, and the
-/// relay's record of the way there.
+/// Sends `data` over TCP from one host to another, with `offer` for both hosts. Returns the received data, and the
+/// relay's record of that direction.
 fn transfer(data: &[u8], offer: Offloads) -> (Vec<u8>, Seen) {
     let (near, far) = (namespace(), namespace());
     let near_tap = host_tap(&near);
@@ -142,7 +142,7 @@ fn datagrams_come_joined_when_uso_is_offered() {
     let ns = namespace();
     let tap = host_tap(&ns);
     if !tap.supported().contains(Offloads::USO) {
-        return; // A kernel before 6.2.
+        return; // The kernel is older than 6.2.
     }
     tap.offer(Offloads::TX_CHECKSUM | Offloads::USO).unwrap();
     let mut queue = tap.queue(0).unwrap();
@@ -210,8 +210,8 @@ fn a_frame_given_to_the_host_reaches_its_socket() {
     assert_eq!((counted.rx_packets, counted.rx_bytes), (1, frame.len() as u64));
 }
 
-/// Returns an Ethernet frame with a datagram from the peer's port 5000 to the host's 6000. Its checksum stays partial,
-/// so its field need not be right: the host trusts it.
+/// Returns an Ethernet frame with a datagram from the peer's port 5000 to the host's port 6000. The checksum is partial
+/// and its field can have any value, because the host trusts the checksum.
 fn datagram_to_host(payload: &[u8]) -> (PartialChecksum, Vec<u8>) {
     let mut ip = [0x45, 0, 0, 28 + payload.len() as u8, 0, 0, 0, 0, 64, UDP, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1];
     let sum: u32 = ip.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
@@ -238,7 +238,7 @@ fn each_queue_takes_and_every_queue_can_be_given_to() {
         assert_eq!(socket.recv(&mut [0; 64]).unwrap(), 6);
     }
     for index in 0..4 {
-        // Empty but alive.
+        // The queue is empty but still usable.
         let mut queue = tap.queue(index).unwrap();
         while queue.tx_next(0).unwrap() {}
     }
@@ -271,12 +271,12 @@ fn the_host_sees_the_carrier_that_is_set_and_frames_come_again_with_it() {
     let socket = ns.run(|| UdpSocket::bind((HOST, 5000)).unwrap()).unwrap();
     let mut queue = tap.queue(0).unwrap();
     tap.set_carrier(false).unwrap();
-    // The kernel works on it in a thread of its own.
+    // The kernel applies the change in a separate thread.
     while has_carrier() {
         thread::yield_now();
     }
     while queue.tx_next(0).unwrap() {}
-    // It may refuse this, or drop it.
+    // The kernel refuses or drops this frame.
     let _ = socket.send_to(b"lost", (PEER, 6000));
     assert_eq!(queue.tx_next(0), Ok(false));
     tap.set_carrier(true).unwrap();
@@ -328,7 +328,7 @@ fn a_namespace_ends_with_a_tap_in_it_and_closes_its_ports() {
         let mut last = tap.queue(usize::from(queues) - 1).unwrap();
         drop(ns);
         let ended = Instant::now();
-        // The kernel ends namespaces on a thread of its own.
+        // The kernel ends namespaces in a separate thread.
         while last.rx_deliver(&RxMeta::default(), &[0; 60]) != Err(PortError::Closed(libc::EBADFD)) {
             assert!(ended.elapsed() < Duration::from_secs(10), "the TAP holds its namespace");
             thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,5 @@
-//! All resources are released. One test alone in its process, because it counts the resources of the process.
+//! Tests that all resources are released. The test runs alone in its process, because it counts the resources of the
+//! process.
 
 mod common;
 
@@ -9,7 +10,7 @@ use common::namespace;
 use offramp_ports::sys::{NetNs, link};
 use offramp_ports::tap::{Tap, TapConfig};
 
-/// Descriptors, threads, and the namespaces held by either of them.
+/// Number of descriptors and threads of this process, and the namespaces held by them.
 #[derive(Debug, PartialEq)]
 struct Held {
     descriptors: usize,
@@ -41,7 +42,7 @@ fn a_hundred_openings_and_failures_leave_nothing_behind() {
         drop(queue);
         assert_eq!(ns.run(|| link::list().unwrap()).unwrap(), ["lo"]);
 
-        // A group address is refused only after the interface was made.
+        // A group address is refused only after the interface was created.
         let bad = TapConfig { mac: Some([1, 0, 0x5e, 0, 0, 1]), ..config };
         let refused = Tap::open_in(&ns, &bad).map(|_| ()).unwrap_err().to_string();
         assert!(refused.starts_with("tap \"ofr0\": setting the Ethernet address of interface \"ofr0\""), "{refused}");
@@ -49,7 +50,7 @@ fn a_hundred_openings_and_failures_leave_nothing_behind() {
 
         assert!(here.run(|| Tap::open(&TapConfig::new("lo"))).unwrap().is_err());
     }
-    // The kernel may still be releasing the number of an ended thread.
+    // The kernel may not have released the id of an ended thread yet.
     for _ in 0..1000 {
         if held() == before {
             return;

@@ -1,4 +1,5 @@
-//! Rings, messages and frames of any bytes never make a vhost-user port panic, hang, or forget its next client.
+//! Tests that rings, messages and frames with any bytes never make a vhost-user port panic or hang. The port must
+//! always serve the next client.
 
 use offramp_testkit::ring::{DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_WRITE};
 use rand::{Rng, RngExt, SeedableRng};
@@ -7,10 +8,10 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Duration of each test; the fuzz targets run without a limit.
+/// Duration of each test. The fuzz targets run without a limit.
 const BUDGET: Duration = Duration::from_millis(2500);
 
-/// Runs `once` with one random generator until the budget is spent.
+/// Runs `once` repeatedly with one random generator until the budget is spent.
 fn within_budget(mut once: impl FnMut(&mut ChaCha8Rng)) {
     let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
     println!("seed {seed}");
@@ -21,11 +22,11 @@ fn within_budget(mut once: impl FnMut(&mut ChaCha8Rng)) {
     }
 }
 
-/// Returns memory with nearly valid rings: descriptors point into it, and indices are close to each other.
+/// Returns memory with nearly valid rings: descriptors point into the memory, and indices are close to each other.
 fn nearly_a_ring(rng: &mut ChaCha8Rng, packed: bool) -> Vec<u8> {
     let mut bytes = vec![0; crate::vhost_bytes::RING_SETTINGS_LEN];
     rng.fill_bytes(&mut bytes);
-    // Both rings begin at their first entries, in the first lap.
+    // Both rings start at their first entries, in the first lap.
     let base = if packed { [0, 0x80, 0, 0x80] } else { [0; 4] };
     bytes[4..12].copy_from_slice(&[base, base].concat());
     let mut memory = vec![0u8; 0x4000];
@@ -86,7 +87,7 @@ fn packed_rings_of_any_bytes_are_survived() {
     });
 }
 
-/// Returns a few messages close to a handshake.
+/// Returns a few messages that resemble a handshake.
 fn nearly_messages(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..rng.random_range(1..20) {
@@ -110,7 +111,7 @@ fn nearly_messages(rng: &mut ChaCha8Rng) -> Vec<u8> {
         let start = bytes.len();
         bytes.resize(start + len, 0);
         for at in (start..bytes.len()).step_by(4) {
-            // Small numbers: the names of existing rings, sizes and addresses.
+            // Choose small numbers in most cases: indices of existing rings, sizes and addresses.
             let word = match rng.random_range(0..8) {
                 0 => rng.random::<u32>(),
                 1 | 2 => 1,
@@ -145,7 +146,7 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
         let mut bytes = vec![0; rng.random_range(12..4000)];
         rng.fill_bytes(&mut bytes);
         if rng.random_bool(0.8) && bytes.len() > 80 {
-            // A request and headers that nearly fit.
+            // Write a request and nearly matching headers.
             let is_tcp = rng.random_bool(0.7);
             let frame_len = bytes.len() - 12;
             let kind = [0, if is_tcp { 1 } else { 5 }, 3][rng.random_range(0..3)];
@@ -164,20 +165,20 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
                 bytes[at] = rng.random();
             }
         }
-        // Half of the senders are bound.
+        // Bind half of the senders to addresses.
         bytes[10] = rng.random();
         crate::vhost_bytes::vnet_frame(&bytes);
     });
 }
 
-/// Returns a report of a group or a message of neighbour discovery, with options of any lengths, from a host bound to
-/// addresses: its own ones, none, or another's.
+/// Returns a group report or a neighbour discovery message with options of any length, from a host bound to addresses.
+/// Its source is the host's own address, no address, or the address of another host.
 fn nearly_discovery(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut body = vec![0; rng.random_range(4..80)];
     rng.fill_bytes(&mut body);
     let other: u8 = if rng.random_bool(0.2) { rng.random() } else { 0 };
     let packet = if rng.random_bool(0.5) {
-        // IGMP behind the option Router Alert.
+        // Build an IGMP message after the Router Alert option.
         body[0] = [0x11, 0x12, 0x16, 0x17, 0x22][rng.random_range(0..5)];
         let source = [[10, 0, 0, 1], [0; 4], [0x0a ^ other, 0, 0, 1]][rng.random_range(0..3)];
         let protocol = if other == 1 { 17 } else { 2 };
@@ -186,7 +187,7 @@ fn nearly_discovery(rng: &mut ChaCha8Rng) -> Vec<u8> {
             [&[0x46, 0xc0][..], &len, &[0, 0, 0x40, 0, 1, protocol, 0, 0], &source, &[224, 0, 0, 22, 0x94, 4, 0, 0]];
         [&[8, 0][..], &fixed.concat(), &body].concat()
     } else {
-        // ICMPv6, of groups behind a hop-by-hop header.
+        // Build an ICMPv6 message. Group messages follow a hop-by-hop header.
         body[0] = [131, 132, 143, 133, 134, 135, 136, 137][rng.random_range(0..8)];
         let local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, other, 1];
         let source = [[0; 16], local, [0xfd ^ other; 16]][rng.random_range(0..3)];
@@ -227,7 +228,7 @@ const RSS_LEN: usize = 8 + 2 * 4 + 3 + 40;
 const HASH_LEN: usize = 12 + 1 + 40;
 const STATISTICS_LEN: usize = 2 * 16;
 
-/// Returns chains of mostly valid commands: a class and its number, then small numbers.
+/// Returns chains of mostly valid commands: a class and a command number, then small numbers.
 fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut bytes = vec![0; crate::vhost_bytes::commands::SETTINGS_LEN];
     if rng.random_bool(0.5) {
@@ -256,7 +257,7 @@ fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
         ];
         let (number, len) = commands[rng.random_range(0..commands.len())];
         let mut fields: Vec<u8> = (0..len).map(|_| [0, 0, 0, 1, 2, 3][rng.random_range(0..6)]).collect();
-        // Matches the length, too: the random number of the last entry may equal an earlier one.
+        // Match the length in addition to the command, because two commands can have the same number.
         match (number, len) {
             ([4, 1], RSS_LEN) => {
                 fields[..6].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 3, 0]);
@@ -289,7 +290,7 @@ fn commands_of_any_bytes_are_answered_as_a_slow_model_says() {
     });
 }
 
-/// Runs the inputs found by fuzzing to reach new code.
+/// Runs the inputs in the fuzzing corpus, each of which once reached new code.
 fn replay(target: &str, body: impl Fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut inputs = 0;

@@ -1,4 +1,4 @@
-//! Interrupts of a guest: used buffers are visible at once, and moderation delays the interrupt alone.
+//! Tests of a guest's interrupts: used buffers are visible at once, and moderation delays only the interrupt.
 
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 use offramp_adapter::config::AdapterConfig;
@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 const RING: u16 = 64;
-/// Default buffers of a receive ring in the kit.
+/// The test kit's default number of buffers in a receive ring.
 const QUEUE_SIZE: usize = 256;
 const BUFFER_LEN: usize = 1526;
 const MICROSECOND_NS: u64 = 1000;
-/// Later than any test lasts.
+/// A delay that exceeds the duration of any test, in microseconds.
 const FAR_USECS: u32 = 1_000_000_000;
 
 fn by(policy: Policy) -> ModerationConfig {
@@ -38,7 +38,7 @@ fn area(ns: u64) -> ModerationConfig {
     by(Policy::Area(AreaConfig { cost: InterruptCost::Given { ns }, ..AreaConfig::default() }))
 }
 
-/// A port with one queue driven by this test, with a time of its own, and its guest.
+/// A port with one queue, polled by this test with a simulated time, and its guest.
 struct Bench {
     guest: Guest,
     queue: VhostQueue,
@@ -48,7 +48,7 @@ struct Bench {
     _scratch: Scratch,
 }
 
-/// Drives a queue until another thread has done its work.
+/// Polls a queue until another thread has done its work.
 fn drive<R: Send>(queue: &mut VhostQueue, work: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let done = scope.spawn(work);
@@ -86,7 +86,7 @@ impl Bench {
         }
     }
 
-    /// Ends a batch: shows the given frames, and calls the guest if that is due.
+    /// Ends a batch: publishes the delivered frames, and interrupts the guest if an interrupt is due.
     fn end_batch(&mut self) {
         self.queue.rx_flush(0);
         let counts = self.queue.send_due(self.now_ns);
@@ -99,7 +99,7 @@ impl Bench {
         self.end_batch();
     }
 
-    /// Advances to `now_ns`, waking at each deadline.
+    /// Advances the simulated time to `now_ns`, and handles each deadline in between.
     fn advance_to(&mut self, now_ns: u64) {
         while let Some(due_ns) = self.queue.next_due_ns().filter(|due_ns| *due_ns <= now_ns) {
             self.now_ns = self.now_ns.max(due_ns);
@@ -157,7 +157,7 @@ fn each_decision_is_one_call_however_many_batches_it_is_for() {
     for case in Case::rings() {
         let mut bench = Bench::asleep(case, coalescing(FAR_USECS, 8));
         for round in 1..=40 {
-            // More than one batch, and never the eighth frame before the last.
+            // Use several batches, so that the eighth frame is always the last frame of a batch.
             for frames in [3, 4, 1] {
                 assert_eq!(bench.calls_seen(), round - 1, "{case:?}");
                 bench.give_batch(frames);
@@ -195,7 +195,7 @@ fn a_guest_that_wants_no_calls_is_owed_none() {
         bench.guest.rx(0).ring().disable_interrupts();
         bench.give_batch(5);
         assert_eq!(bench.queue.next_due_ns(), None, "{case:?}: nothing waits");
-        // The driver polls by itself, and asks for a call at the next frame.
+        // The driver polls on its own initiative, and requests an interrupt for the next frame.
         assert_eq!(bench.consume_all(), 5);
         assert!(!bench.guest.rx(0).ring().enable_interrupts());
         bench.advance_to(bench.now_ns + 1000 * MICROSECOND_NS);
@@ -214,7 +214,7 @@ fn a_guest_that_begins_to_look_by_itself_is_spared_the_call_that_waits() {
         assert!(bench.queue.next_due_ns().is_some());
         assert_eq!(bench.consume_all(), 5);
         if case.event_idx {
-            // It sleeps again: its request is for later frames.
+            // The driver sleeps again, and requests an interrupt for later frames.
             assert!(!bench.guest.rx(0).ring().enable_interrupts());
         } else {
             bench.guest.rx(0).ring().disable_interrupts();
@@ -229,7 +229,7 @@ fn moderation_that_is_switched_off_makes_the_call_that_waits_at_once() {
     for case in Case::rings() {
         let mut bench = Bench::asleep(case, coalescing(FAR_USECS, u32::MAX));
         bench.give_batch(2);
-        // The frame is visible, and unknown to the moderator so far.
+        // The frame is published but not yet reported to the moderator.
         bench.give(1);
         bench.queue.rx_flush(0);
         assert_eq!(bench.calls_seen(), 0);
@@ -246,7 +246,7 @@ fn a_changed_setting_holds_for_what_waits() {
         let mut bench = Bench::asleep(case, coalescing(FAR_USECS, 15));
         bench.give_batch(10);
         assert_eq!(bench.calls_seen(), 0);
-        // V82: ten were shown, and the limit is eight now.
+        // V82: ten frames were published, and the new limit is eight.
         bench.queue.moderate(&coalescing(FAR_USECS, 8));
         bench.end_batch();
         assert_eq!(bench.calls_seen(), 1, "{case:?}");
@@ -263,7 +263,7 @@ fn a_guest_is_called_before_its_receive_ring_runs_dry() {
             given += 1;
         }
         assert_eq!(given, usize::from(RING / 2) + 1, "{case:?}: called with fewer than half of its buffers left");
-        // With a larger guard the interrupt comes sooner.
+        // With a larger guard, the interrupt is sent earlier.
         let guard = ModerationConfig { ring_guard_frames: u32::from(RING) - 4, ..coalescing(FAR_USECS, u32::MAX) };
         let mut bench = Bench::asleep(case, guard);
         bench.give_batch(4);
@@ -292,7 +292,7 @@ fn rings_of_a_few_buffers_are_never_left_dry() {
 fn transmit_completions_are_called_for_apart_and_put_off_too() {
     for case in Case::rings() {
         let mut bench = Bench::asleep(case, coalescing(50, u32::MAX));
-        // A descriptor for each frame.
+        // Use one descriptor for each frame.
         let layout = TxLayout { header: HeaderPlacement::WithData, data: DataPlacement::OneBuffer, indirect: false };
         bench.guest.tx(0).set_layout(layout);
         let calls = |bench: &mut Bench| bench.guest.tx(0).signals().calls;
@@ -309,13 +309,14 @@ fn transmit_completions_are_called_for_apart_and_put_off_too() {
         bench.advance_to(bench.now_ns + 50 * MICROSECOND_NS);
         assert_eq!((calls(&mut bench), bench.calls), (1, InterruptCounts { receive: 0, transmit: 1 }), "{case:?}");
         while bench.guest.tx(0).take_used().is_some() {}
-        // A driver whose ring fills up is not delayed.
+        // A driver whose ring fills up is interrupted without delay.
         send(&mut bench, usize::from(RING) / 4);
         bench.end_batch();
         assert_eq!((calls(&mut bench), bench.calls_seen()), (2, 0), "{case:?}");
         while bench.guest.tx(0).take_used().is_some() {}
         if case.event_idx {
-            // A driver that asks for a single call for much of its ring has stopped. The call comes with the last chain.
+            // A driver that requests one interrupt for many chains has stopped. The interrupt is sent with the last of
+            // these chains.
             bench.guest.tx(0).ring().interrupt_after(20);
             for sent in 1..=20 {
                 assert_eq!(calls(&mut bench), 2, "{case:?}: {sent}");
@@ -358,7 +359,7 @@ fn a_ring_that_is_stopped_leaves_no_call_behind() {
         bench.consume_all();
         let Bench { guest, queue, .. } = &mut bench;
         drive(queue, || guest.start_at(&bases).unwrap());
-        // The previous driver of the ring may have been killed with a call to make.
+        // The previous backend of the ring may have been killed with a deferred interrupt.
         assert!(!bench.guest.rx(0).ring().enable_interrupts());
         bench.end_batch();
         bench.advance_to(bench.now_ns + u64::from(FAR_USECS) * MICROSECOND_NS);
@@ -404,22 +405,22 @@ fn a_connection_that_ends_with_a_call_to_be_made_makes_it_and_the_next_one_goes_
     }
 }
 
-/// The promise to a driver when it fell asleep.
+/// The interrupt expected by a sleeping driver.
 #[derive(Clone, Copy, Debug)]
 struct Sleep {
-    /// Chains that must be visible before the interrupt.
+    /// Number of chains that must be visible before the interrupt.
     chains: usize,
     calls_before: u64,
     /// Time since which `chains` were visible.
     since_ns: Option<u64>,
 }
 
-/// A driver that keeps to virtio's rules, and an adapter that does too, in any order of steps.
+/// A driver and an adapter that both follow virtio's rules, with their steps in random order.
 struct Interleaving {
     bench: Bench,
     case: Case,
     sleep: Option<Sleep>,
-    /// The calls when calls were forbidden, until they are allowed again.
+    /// The number of interrupts when the driver disabled interrupts. `None` while interrupts are enabled.
     forbidden_since: Option<u64>,
     wait_max_ns: u64,
 }
@@ -429,10 +430,10 @@ impl Interleaving {
         self.wake();
         self.forbidden_since = None;
         let rx = self.bench.guest.rx(0);
-        // Chains seen by it need no interrupt, taken or not.
+        // Chains that the driver has already seen need no interrupt.
         let seen = rx.snoop_used().len();
         if chains == 1 {
-            // There is something: the driver must not sleep (virtio 1.3, 2.7.7.1).
+            // A chain is available, so the driver must not sleep (virtio 1.3, 2.7.7.1).
             if rx.ring().enable_interrupts() {
                 return;
             }
@@ -471,7 +472,7 @@ impl Interleaving {
             0..3 => {
                 let frames = rng.random_range(1..=5);
                 for _ in 0..frames {
-                    // If the ring has no room, the driver has not polled.
+                    // The ring lacks room if the driver has not polled.
                     let _ = self.bench.queue.rx_deliver(&RxMeta::default(), &[7; 60]);
                 }
                 if rng.random_bool(0.3) {
@@ -482,7 +483,7 @@ impl Interleaving {
             3 => self.bench.advance_to(self.bench.now_ns + rng.random_range(0..self.wait_max_ns)),
             4 => self.bench.advance_to(self.bench.now_ns + self.wait_max_ns + 1),
             5..8 => {
-                // It may be asleep: another interrupt has woken it.
+                // The driver may be asleep, and is woken by another interrupt.
                 self.wake();
                 for _ in 0..rng.random_range(0..20) {
                     self.bench.guest.rx(0).try_recv();
@@ -490,7 +491,8 @@ impl Interleaving {
             }
             8 | 9 => self.fall_asleep(1),
             10 if self.case.event_idx => self.fall_asleep(rng.random_range(2..=6)),
-            // By its event index a driver of a split ring cannot forbid interrupts, only ask for a late one.
+            // With an event index, a driver of a split ring cannot disable interrupts, but can only request a late
+            // interrupt.
             _ if self.case.event_idx && !self.case.packed => self.wake(),
             _ => {
                 self.wake();
@@ -507,7 +509,7 @@ fn a_driver_that_sleeps_is_called_in_time_whatever_it_did_before() {
     const STEPS: usize = 30_000;
     let mut rng = rng();
     for case in Case::rings() {
-        // Only a packed ring can have a size that is no power of two; laps are short in either.
+        // Only a packed ring can have a size that is not a power of two. Both rings are small, so that laps are short.
         let size = if case.packed { 23 } else { 32 };
         for moderation in [
             coalescing(50, u32::MAX),
@@ -534,7 +536,8 @@ fn an_event_index_is_not_lost_over_laps_that_pass_while_a_call_waits() {
     const BATCH: usize = 32;
     for case in Case::rings().filter(|case| case.event_idx) {
         let mut bench = Bench::asleep(case, coalescing(FAR_USECS, u32::MAX));
-        // It never asks again, and the ring goes round under it until its index and its lap are as before.
+        // The driver makes no further request, and the ring wraps until its index and wrap counter have their old
+        // values.
         for _ in 0..(1 << 16) / BATCH {
             bench.give(BATCH);
             bench.queue.rx_flush(0);
@@ -575,17 +578,17 @@ fn open(scratch: &Scratch, name: &str) -> (VhostUser, VhostQueue) {
     (port, queue)
 }
 
-/// Drives two ports and the cable between them by one worker with counted polls.
+/// Starts one worker for two ports and the cable between them, and counts its polls.
 fn driven<T: Task + 'static>(tasks: Vec<T>) -> (Worker, Arc<AtomicU64>) {
     let polls = Arc::new(AtomicU64::new(0));
     let tasks = tasks.into_iter().map(|task| Counted(task, Arc::clone(&polls))).collect();
     (Worker::start("vhost-test", tasks, None).unwrap(), polls)
 }
 
-/// Checks that a frame crosses, and that its sleeping receiver is interrupted after `moderate` has shortened the wait
-/// to a quarter of a second. Meanwhile the worker sleeps.
+/// Checks that a frame crosses, and that its sleeping receiver is interrupted after `moderate` has set the wait to a
+/// quarter of a second. Checks that the worker sleeps meanwhile.
 fn check_sleep(polls: &AtomicU64, from: &mut Guest, to: &mut Guest, moderate: impl Fn(ModerationConfig)) {
-    // A worker without sleep polls many thousand times in the quarter of a second.
+    // A worker that never sleeps polls many thousand times in a quarter of a second.
     const POLLS_MAX: u64 = 200;
     let before = polls.load(Ordering::Relaxed);
     assert!(!to.rx(0).ring().enable_interrupts());
@@ -620,7 +623,7 @@ fn while_a_call_waits_the_worker_of_a_cable_sleeps_and_it_wakes_for_it() {
         let stats = &controls[1].queues()[0].receive;
         wait_until("the call is counted", || stats.interrupts.get() == 1);
         assert_eq!(stats.wait_max_ns.get(), u64::from(QUARTER_SECOND_USECS) * MICROSECOND_NS);
-        // Switched off while it waits: it wakes at once.
+        // If moderation is switched off during the wait, the worker wakes at once.
         controls[1].set_moderation(coalescing(FAR_USECS, u32::MAX));
         assert!(!b.rx(0).ring().enable_interrupts());
         carry_unseen(&mut a, &mut b);
@@ -629,7 +632,7 @@ fn while_a_call_waits_the_worker_of_a_cable_sleeps_and_it_wakes_for_it() {
     }
 }
 
-/// Sends a frame that arrives without a call to the receiver.
+/// Sends a frame, and waits until it is published to the receiver without an interrupt.
 fn carry_unseen(from: &mut Guest, to: &mut Guest) {
     from.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng(), 60)]);
     wait_until("the frame is there", || !to.rx(0).snoop_used().is_empty());
@@ -658,12 +661,12 @@ fn a_switch_moderates_the_calls_of_each_port_by_its_own_setting() {
         wait_until("the call is counted", || moderated.stats().receive.interrupts.get() == 1);
         assert_eq!(moderated.stats().transmit.interrupts.get(), 0);
         assert_eq!(moderated.stats().receive.wait_max_ns.get(), u64::from(QUARTER_SECOND_USECS) * MICROSECOND_NS);
-        // In the other direction nothing is delayed.
+        // In the opposite direction, no interrupt is delayed.
         assert!(!a.rx(0).ring().enable_interrupts());
         b.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng(), 60)]);
         wait_until("the other guest is interrupted", || a.rx(0).signals().calls == 1);
         wait_until("the call is counted", || plain.stats().receive.interrupts.get() == 1);
-        // Switched off while a call waits, the switch wakes.
+        // If moderation is switched off while an interrupt is deferred, the switch wakes.
         moderated.set_moderation(coalescing(FAR_USECS, u32::MAX));
         assert!(!b.rx(0).ring().enable_interrupts());
         carry_unseen(&mut a, &mut b);
@@ -690,7 +693,7 @@ fn interrupts_are_the_calls_that_were_made_each_way() {
             a.tx(0).drain(PATIENCE);
             let (received, sent) = (b.rx(0).signals().calls, a.tx(0).signals().calls);
             assert!(received > 0 && received <= FRAMES, "{case:?} {moderation:?}: {received} calls");
-            // A delayed interrupt may come after the last poll.
+            // A delayed interrupt may be sent after the last poll.
             let interrupts =
                 |side: usize| [rig.received(side, |d| d.interrupts.get()), rig.sent(side, |d| d.interrupts.get())];
             wait_until("all calls are counted", || {
@@ -705,7 +708,8 @@ fn interrupts_are_the_calls_that_were_made_each_way() {
 #[test]
 fn guests_that_sleep_get_every_frame_of_a_stream_under_every_policy() {
     const FRAMES: usize = 2000;
-    // Fewer than a receive ring holds: nothing is lost for lack of room.
+    // Maximum number of frames in flight, fewer than a receive ring holds, so that no frame is lost for lack of
+    // buffers.
     const UNDER_WAY_MAX: usize = 200;
     let gap = Policy::FixedGap { max_interrupts_per_second: 20_000 };
     let policies = [
@@ -732,7 +736,7 @@ fn guests_that_sleep_get_every_frame_of_a_stream_under_every_policy() {
                         }
                         let mut frame = frame(&mut rng, 60);
                         frame[14..22].copy_from_slice(&(n as u64).to_le_bytes());
-                        // Waits for the call for its completions when the ring is full.
+                        // When the ring is full, `send` waits for the interrupt for completions.
                         a.tx(0).send(&VnetHeader::default(), &[&frame]);
                     }
                     a.tx(0).drain(PATIENCE);
@@ -747,7 +751,7 @@ fn guests_that_sleep_get_every_frame_of_a_stream_under_every_policy() {
     }
 }
 
-/// A queue may be driven like any other port: frames need none of this.
+/// A queue also works without calls of its [`Interrupts`] methods.
 #[test]
 fn a_port_whose_calls_nobody_asks_about_calls_as_ever() {
     let case = Case::layouts().next().unwrap();

@@ -1,5 +1,5 @@
-//! Requirements of virtio 1.3 and vhost-user for a network backend, one test for each without a test elsewhere. The
-//! numbers are those of the table in `docs/vhost-user.md`.
+//! Tests of requirements in virtio 1.3 and vhost-user for a network backend, as far as no other file tests them. The
+//! numbers refer to the table in `docs/vhost-user.md`.
 
 use std::os::fd::AsFd;
 
@@ -37,7 +37,7 @@ fn ethernet() -> Rig {
     Rig::with(&RigConfig::mtu(1500))
 }
 
-/// Returns a frame that asks for its checksum, and for segmentation if `gso_type` requests it.
+/// Returns a frame with a header that requests the checksum, and segmentation if `gso_type` is set.
 fn asking(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec<u8>) {
     let header = VnetHeader {
         flags: NEEDS_CSUM,
@@ -51,7 +51,7 @@ fn asking(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec<u8>)
     (header, Packet { checksum: Checksum::Partial, ..packet.clone() }.build())
 }
 
-/// Sends and takes received frames, until `frames` frames of the wire have arrived.
+/// Sends a frame, and receives until `frames` wire frames have arrived.
 fn exchange(a: &mut Guest, b: &mut Guest, header: &VnetHeader, frame: &[u8], frames: usize) -> Vec<Received> {
     a.tx(0).send(header, &[frame]);
     let mut received = Vec::new();
@@ -144,12 +144,12 @@ fn what_a_frontend_was_shown_it_may_agree_to_though_it_was_switched_off_meanwhil
     let mut frontend = connect(&rig);
     let shown = frontend.get_features().unwrap();
     frontend.set_protocol_features(protocol::REPLY_ACK).unwrap();
-    // QEMU asks when it connects, and accepts when the guest's driver begins.
+    // QEMU reads the features when it connects, and accepts features when the guest's driver starts.
     rig.ports[0].allow(Offloads::all() - Offloads::LSO - Offloads::UFO);
     frontend.set_features(shown).unwrap();
     let granted = Offloads::TSO4 | Offloads::UFO;
     wait_until("the features", || rig.ports[0].status().offloads().contains(granted));
-    // A feature that was never shown is refused as before, also to the next frontend without it.
+    // A feature that was never offered is still refused. The next frontend is not offered the withdrawn feature.
     assert!(frontend.set_features(shown | features::HASH_REPORT).is_err());
     let mut next = connect(&rig);
     assert_eq!(next.get_features().unwrap() & features::HOST_TSO4, 0);
@@ -164,7 +164,7 @@ fn every_ring_feature_can_be_switched_off() {
         let rings = RingFeatures::all() - one;
         let config = VhostUserConfig { rings, ..VhostUserConfig::new(scratch.path("port")) };
         let mut port = VhostUser::open(&config).unwrap();
-        // Nobody waits for a closed queue.
+        // Drop the queue, so that the port need not wait for it.
         drop(port.queue(0));
         assert_eq!(Frontend::connect(&config.socket).get_features().unwrap() & one.bits(), 0, "{one:?}");
         drop(port);
@@ -234,7 +234,7 @@ fn v16_to_v19_tunnels_that_were_not_agreed_are_refused() {
 
 #[test]
 fn offloads_that_were_not_negotiated_are_refused() {
-    // Virtio 1.3, 5.1.6.2.1: a driver must not ask for them.
+    // Virtio 1.3, 5.1.6.2.1: a driver must not request offloads that were not negotiated.
     let kinds = [
         (Packet::tcp(3000), GSO_TCPV4, features::HOST_TSO4),
         (Packet { is_ipv6: true, ..Packet::tcp(3000) }, GSO_TCPV6, features::HOST_TSO6),
@@ -256,7 +256,7 @@ fn offloads_that_were_not_negotiated_are_refused() {
 
 #[test]
 fn the_header_of_a_driver_that_can_ask_for_nothing_is_not_read() {
-    // DPDK's vectorized driver leaves the buffer's earlier bytes in it.
+    // DPDK's vectorized driver does not clear the header.
     let mut rng = rng();
     let rig = ethernet();
     let [mut a, mut b] = rig.guests(&Guest::builder().features(features::GUEST_CSUM));
@@ -285,7 +285,7 @@ fn v20_a_frame_without_a_request_is_not_taken_for_right() {
     b.rx(0).fill(16, 1526);
     for is_udp in [false, true] {
         let wrong = Packet { is_udp, checksum: Checksum::Wrong, ..Packet::tcp(100) }.build();
-        // DATA_VALID is the guest's claim; the adapter marks only frames verified by itself.
+        // DATA_VALID is only the guest's claim. The adapter marks only frames that it has verified.
         for flags in [0, DATA_VALID] {
             let received = exchange(&mut a, &mut b, &VnetHeader { flags, ..VnetHeader::default() }, &wrong, 1);
             assert!(received[0].frame == wrong && received[0].vnet().flags == 0, "udp: {is_udp}");
@@ -307,7 +307,7 @@ fn v22_v23_without_mergeable_buffers_a_frame_takes_one_chain() {
             check_received(&received, false, &case);
             assert_eq!((received.chains.len(), received.num_buffers), (1, 1), "{case:?}");
         }
-        // A frame that does not fit is lost, and is not spread over several chains.
+        // A frame that does not fit is lost, not distributed over several chains.
         let rig = ethernet();
         let [mut a, mut b] = rig.guests(&case.guest());
         b.rx(0).fill(32, 1000);
@@ -422,7 +422,7 @@ fn accecn_keeps_cwr_on_every_segment_and_coalesces_it_for_a_guest_that_agreed() 
         b.rx(0).fill(64, 1526);
         let received = exchange(&mut a, &mut b, &header, &frame, 8);
         assert_eq!(received.iter().map(|one| one.vnet().gso_type).collect::<Vec<_>>(), told);
-        // The same frames one by one are coalesced for the guest that agreed.
+        // The same frames, sent separately, are coalesced for the guest that negotiated AccECN.
         for segment in &segments {
             assert!(a.tx(0).stage(&VnetHeader::default(), &[segment]).is_some());
         }
@@ -464,14 +464,14 @@ fn v34_v37_v39_v40_what_is_told_of_a_frame_is_true() {
         assert_eq!((vnet.gso_type, vnet.gso_size), (header.gso_type, 1000), "V37");
         assert!(vnet.hdr_len >= header.hdr_len, "V39");
         assert_eq!((vnet.csum_start, vnet.csum_offset), (header.csum_start, header.csum_offset), "V34");
-        // The IP header's own checksum is complete, and the field has the sum of the pseudo-header: as in the sender's
-        // frame.
+        // As in the sender's frame, the checksum of the IP header is complete, and the TCP checksum field has the sum
+        // of the pseudo-header.
         assert!(received[0].frame == frame, "V34");
         let alone = Packet { is_ipv6, ..Packet::tcp(500) }.build();
         let received = exchange(&mut a, &mut b, &VnetHeader::default(), &alone, 1);
         assert_eq!(received[0].vnet().flags, DATA_VALID, "V40");
     }
-    // A frame without a checksum gets no mark.
+    // A frame without a checksum is not marked.
     let other = frame(&mut rng(), 100);
     assert_eq!(exchange(&mut a, &mut b, &VnetHeader::default(), &other, 1)[0].vnet().flags, 0, "V40");
 }
@@ -544,7 +544,7 @@ fn r5_a_queue_that_is_reset_begins_anew_with_another_size() {
         b.rx(0).fill(64, 1526);
         for size in [256, 8, 64, 1024, 2] {
             carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
-            // Stop, and a ring elsewhere: the steps of a frontend when its guest resets the queue.
+            // Stop the ring and start it at another address, as a frontend does when its guest resets the queue.
             let frontend = a.frontend();
             frontend.get_vring_base(1).unwrap();
             frontend.set_vring_enable(1, false).unwrap();
@@ -570,7 +570,7 @@ fn r5_a_queue_that_is_reset_begins_anew_with_another_size() {
                 assert!(b.rx(0).recv(PATIENCE).frame == sent, "{case:?}: {size}");
                 wait_until("the chain", || ring.take_used().is_some());
             }
-            // Back to the guest's own ring.
+            // Return to the guest's original ring.
             a.frontend().get_vring_base(1).unwrap();
             a.reset_rings();
             a.start().unwrap();
@@ -622,7 +622,7 @@ fn r8_a_table_may_follow_descriptors_and_its_own_write_flag_says_nothing() {
         if case.packed {
             continue;
         }
-        // WRITE on the descriptor of the table, both ways (virtio 1.3, 2.7.5.3.2).
+        // The WRITE flag on the descriptor of the table has no effect (virtio 1.3, 2.7.5.3.2).
         a.tx(0).drain(PATIENCE);
         let entries = memory.alloc(2 * DESC_LEN, DESC_LEN);
         SplitDescriptor { addr: buffer, len: 12, flags: DESC_NEXT, next: 1 }.write(&memory, entries);
@@ -766,7 +766,7 @@ fn a_ring_without_a_kick_is_looked_at_again_and_again() {
         let [mut a, mut b] = rig.guests(&case.guest());
         b.rx(0).fill(16, 1526);
         a.frontend().set_vring_kick(1, None).unwrap();
-        // The kit kicks a descriptor already dropped by the port.
+        // The test kit kicks a descriptor that the port no longer uses.
         for _ in 0..5 {
             carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
         }
@@ -775,7 +775,7 @@ fn a_ring_without_a_kick_is_looked_at_again_and_again() {
 
 #[test]
 fn a_packed_ring_that_ended_at_its_start_goes_on_there() {
-    // After every second lap the right base is 0, the value for a new ring in a frontend without wrap counters.
+    // After every second lap, the correct base is 0. Frontends without wrap counters use this value for a new ring.
     let (mut rng, case) = (rng(), Case::layouts().find(|case| case.packed).unwrap());
     for size in [1, 5, 8] {
         let rig = ethernet();
@@ -899,7 +899,8 @@ fn the_inflight_region_is_given_and_taken_back() {
     let mut a = rig.guest(0, &Guest::builder().protocol_features(protocols));
     let inflight = a.frontend().get_inflight_fd(2, 256).unwrap();
     assert_eq!((inflight.num_queues, inflight.queue_size, inflight.mmap_offset), (2, 256, 0));
-    // A split queue needs 16 bytes and 16 for each descriptor, a packed one 32 and 32 ("Inflight I/O tracking").
+    // A split queue needs 16 bytes plus 16 bytes per descriptor, and a packed queue 32 bytes plus 32 bytes per
+    // descriptor ("Inflight I/O tracking").
     assert!(inflight.mmap_size >= 2 * (32 + 256 * 32));
     a.frontend().set_inflight_fd(&inflight).unwrap();
 }

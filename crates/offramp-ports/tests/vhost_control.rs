@@ -1,5 +1,5 @@
-//! The guest's control queue served by the port (virtio 1.3, 5.1.6.5): the driver's commands, byte for byte, and any
-//! other bytes of a guest there. The numbers are those of the table in `docs/vhost-user.md`.
+//! Tests of the control queue served by the port (virtio 1.3, 5.1.6.5): the driver's commands, byte for byte, and
+//! arbitrary bytes from a guest. The numbers refer to the table in `docs/vhost-user.md`.
 
 mod configuration;
 mod filters;
@@ -27,14 +27,14 @@ use std::thread::JoinHandle;
 
 const OK: u8 = 0;
 const ERR: u8 = 1;
-/// Classes and commands (virtio 1.3, 5.1.6.5.5, .8 and .9).
+/// Classes and numbers of commands (virtio 1.3, 5.1.6.5.5, .8 and .9).
 const PAIRS_SET: [u8; 2] = [4, 0];
 const OFFLOADS_SET: [u8; 2] = [5, 0];
 const COALESCE_TX: [u8; 2] = [6, 0];
 const COALESCE_RX: [u8; 2] = [6, 1];
 const COALESCE_VQ: [u8; 2] = [6, 2];
 const COALESCING_OF_VQ: [u8; 2] = [6, 3];
-/// All features negotiated by a driver of this queue.
+/// The features for commands that the test driver negotiates.
 const COMMANDS: u64 = features::CTRL_GUEST_OFFLOADS | features::NOTF_COAL | features::VQ_NOTF_COAL;
 
 fn rig(pairs: u16) -> Rig {
@@ -46,7 +46,7 @@ fn builder(case: &Case, pairs: u16) -> GuestBuilder {
     case.guest().queue_pairs(pairs).features(features).control_queue()
 }
 
-/// Sends a command in two pieces, like Linux. Returns the one byte of its answer.
+/// Sends a command in two buffers, like Linux. Returns the single byte of its answer.
 fn command(guest: &mut Guest, command: [u8; 2], fields: &[u8]) -> u8 {
     match guest.control().command(&[&command, fields], &[1]).as_deref() {
         Some([ack]) => *ack,
@@ -54,12 +54,12 @@ fn command(guest: &mut Guest, command: [u8; 2], fields: &[u8]) -> u8 {
     }
 }
 
-/// `virtio_net_ctrl_coal`.
+/// Returns the bytes of a `virtio_net_ctrl_coal`.
 fn coalescing(max_usecs: u32, max_packets: u32) -> Vec<u8> {
     [max_packets.to_le_bytes(), max_usecs.to_le_bytes()].concat()
 }
 
-/// `virtio_net_ctrl_coal_vq`.
+/// Returns the bytes of a `virtio_net_ctrl_coal_vq`.
 fn of_vq(vring: u16, max_usecs: u32, max_packets: u32) -> Vec<u8> {
     [&vring.to_le_bytes()[..], &[0; 2], &coalescing(max_usecs, max_packets)].concat()
 }
@@ -107,8 +107,8 @@ fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
             guest.rx(1).fill(64, 2048);
         }
         carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
-        // It does not receive on the second pair while its control queue is disabled, either: a monitor that continues
-        // a guest enables that ring last.
+        // While the control queue is disabled, the guest still does not receive on the second pair. A monitor that
+        // continues a guest enables the control queue last.
         b.frontend().set_vring_enable(CONTROL, false).unwrap();
         b.frontend().set_vring_enable(SECOND_RECEIVE, true).unwrap();
         let lost = || rig.received(1, |count| count.lost(Loss::Drop));
@@ -120,7 +120,7 @@ fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
             assert_eq!(command(guest, PAIRS_SET, &2u16.to_le_bytes()), OK);
         }
         carry(&mut a, &mut b, 1, &frame(&mut rng, 100), &case);
-        // It may still have earlier frames on a pair that it has given up.
+        // A pair that the guest no longer uses may still have earlier transmit frames.
         assert_eq!(command(&mut a, PAIRS_SET, &1u16.to_le_bytes()), OK);
         carry(&mut a, &mut b, 1, &frame(&mut rng, 100), &case);
         assert_eq!(command(&mut b, PAIRS_SET, &1u16.to_le_bytes()), OK);
@@ -129,7 +129,7 @@ fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
     }
 }
 
-/// A monitor may pass the control-queue feature on, and serve the queue itself (Cloud Hypervisor).
+/// A monitor may negotiate the control queue and serve it itself (Cloud Hypervisor).
 #[test]
 fn a_frontend_that_hears_the_commands_itself_says_which_pairs_are_used() {
     let rig = rig(2);
@@ -151,7 +151,7 @@ fn a_guest_that_coalesces_is_interrupted_once_for_its_number_of_frames_and_at_on
         let mut b = rig.guest(1, &builder(&case, 1).interrupts(true).queue_size(256));
         b.rx(0).fill(250, 2048);
         let mut rng = rng();
-        // Far longer than this test: frames alone end the wait (V80).
+        // The time limit is far longer than this test, so only the number of frames ends the wait (V80).
         assert_eq!(command(&mut b, COALESCE_RX, &coalescing(u32::MAX, 15)), OK);
         let calls = |b: &mut Guest| b.rx(0).signals().calls;
         let begun = calls(&mut b);
@@ -166,11 +166,11 @@ fn a_guest_that_coalesces_is_interrupted_once_for_its_number_of_frames_and_at_on
     }
 }
 
-/// Segments of the super-frame, and the payload of each.
+/// Number of segments in the super-frame, and payload of each segment in bytes.
 const SEGMENTS: usize = 8;
 const MSS: u16 = 1000;
 
-/// Returns a guest's frame with checksum and segmentation left to its adapter.
+/// Returns a guest's frame that requests checksum and segmentation.
 fn super_frame() -> (VnetHeader, Vec<u8>) {
     let packet = Packet { checksum: Checksum::Partial, ..Packet::tcp(SEGMENTS * usize::from(MSS)) };
     let header = VnetHeader {
@@ -210,7 +210,7 @@ fn offloads_that_a_guest_switches_off_are_not_used_until_it_switches_them_on() {
     takes(&mut guest, TAKES);
     assert_eq!(command(&mut guest, OFFLOADS_SET, &features::GUEST_CSUM.to_le_bytes()), OK);
     takes(&mut guest, features::GUEST_CSUM);
-    // A transmit feature, and one that was not negotiated.
+    // A transmit feature, a feature that was not negotiated, and all bits.
     for wrong in [features::CSUM, features::GUEST_ECN, u64::MAX] {
         assert_eq!(command(&mut guest, OFFLOADS_SET, &wrong.to_le_bytes()), ERR);
     }
@@ -220,12 +220,12 @@ fn offloads_that_a_guest_switches_off_are_not_used_until_it_switches_them_on() {
     takes(&mut guest, TAKES);
 }
 
-/// A monitor that stops a guest and continues it sends the same messages as after a reset, except for the base.
+/// A monitor that pauses and continues a guest sends the same messages as after a reset, except for the base.
 #[test]
 fn what_was_set_outlives_a_pause_and_not_a_reset() {
     for case in Case::layouts() {
         let rig = rig(2);
-        // Without SET_STATUS, like QEMU's generic frontend.
+        // Do not negotiate SET_STATUS, like QEMU's generic frontend.
         let builder = builder(&case, 2).protocol_features(protocol::MQ | protocol::REPLY_ACK);
         let mut guest = rig.guest(0, &builder);
         assert_eq!(command(&mut guest, PAIRS_SET, &2u16.to_le_bytes()), OK);
@@ -244,12 +244,13 @@ fn what_was_set_outlives_a_pause_and_not_a_reset() {
     }
 }
 
-/// When a driver is reset, libkrun does not ask for the end of its rings: it disables them, and sends the memory again.
+/// After a driver reset, libkrun does not send GET_VRING_BASE. Instead, libkrun disables the rings and sends the memory
+/// table again.
 #[test]
 fn nothing_is_set_after_a_reset_without_get_vring_base() {
     for case in Case::layouts() {
         let rig = rig(2);
-        // Without SET_STATUS: it would report the reset.
+        // Do not negotiate SET_STATUS, because it would report the reset.
         let mut a = rig.guest(0, &builder(&case, 2).protocol_features(protocol::MQ | protocol::REPLY_ACK));
         let mut b = rig.guest(1, &builder(&case, 2));
         let mut rng = rng();
@@ -286,7 +287,7 @@ fn what_is_said_of_the_last_ring_does_not_concern_a_control_queue_that_is_the_th
     }
 }
 
-/// Without `MQ` the third ring is the control queue.
+/// Without `MQ`, the third ring is the control queue.
 #[test]
 fn a_ring_of_data_that_becomes_the_control_queue_receives_no_more() {
     let rig = rig(2);
@@ -312,12 +313,12 @@ fn a_control_queue_that_lies_on_a_ring_of_data_spoils_its_own_guest_alone() {
             a.frontend().set_vring_addr(&addr).unwrap();
             a.frontend().set_vring_kick(2, None).unwrap();
             let bytes = frame(&mut rng(), 100);
-            // Neither kind of chain is a command.
+            // Neither receive chains nor transmit chains contain a command.
             a.rx(0).fill(32, 2048);
             (0..32).for_each(|_| _ = a.tx(0).stage(&VnetHeader::default(), &[&bytes]));
             a.tx(0).publish();
             let refused = || rig.ports[0].status().control.is_some_and(|control| control.refused > 0);
-            // In a packed ring, the one that comes first leaves the other nothing.
+            // In a packed ring, the queue that is served first uses the chains of the other queue.
             let is_sent = |b: &mut Guest| b.rx(0).try_recv().is_some();
             wait_until("any of it", || refused() || rig.bad_chains(0) > 0 || is_sent(&mut b));
             assert_eq!(command(&mut b, COALESCE_RX, &coalescing(5, 6)), OK, "{case:?}");
@@ -342,8 +343,8 @@ fn a_control_queue_without_kicks_is_looked_at_and_what_is_no_command_is_counted(
     assert_eq!(rig.bad_chains(0), 1);
 }
 
-/// Starts a thread that drives the first `driven` of these pairs, until that is 0. The others exist, and answer
-/// nothing.
+/// Starts a thread that polls the first `driven` pairs until `driven` is 0. The remaining pairs exist, but do not
+/// answer.
 fn drive(mut queues: Vec<VhostQueue>, driven: &Arc<AtomicUsize>) -> JoinHandle<()> {
     let driven = Arc::clone(driven);
     std::thread::spawn(move || {
@@ -375,15 +376,15 @@ fn what_a_queue_does_not_answer_to_is_refused_and_not_shown_and_the_others_go_ba
     assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(50, 16)), OK);
     let before = status(&port);
     driven.store(1, Ordering::Release);
-    // Longer than the port waits for the second pair.
+    // The test kit waits longer than the port waits for the second pair.
     assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(7, 3)), ERR);
     wait_until("the refusal", || status(&port).refused == 1);
     assert_eq!(status(&port), ControlStatus { refused: 1, ..before.clone() });
-    // A command for the first pair alone needs no answer of the second.
+    // A command for only the first pair needs no answer from the second pair.
     assert_eq!(command(&mut guest, COALESCE_VQ, &of_vq(1, 9, 9)), OK);
     let asked = [&COALESCING_OF_VQ[..], &of_vq(0, 0, 0)].concat();
     assert_eq!(guest.control().command(&[&asked], &[1, 8]), Some([&[OK][..], &coalescing(50, 16)].concat()));
-    // The second pair answers again, and has the settings shown.
+    // The second pair answers again, and has the displayed settings.
     driven.store(2, Ordering::Release);
     assert_eq!(command(&mut guest, PAIRS_SET, &1u16.to_le_bytes()), OK);
     wait_until("one pair", || status(&port).queue_pairs == 1);
@@ -399,7 +400,7 @@ fn the_control_queue_of_a_guest_without_several_pairs_is_the_third_ring() {
         let case = Case::layouts().next().unwrap();
         let mut guest = rig.guest(0, &builder(&case, 1).dialect(dialect));
         assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(5, 6)), OK, "{dialect:?}");
-        // Not negotiated.
+        // The command was not negotiated.
         assert_eq!(command(&mut guest, PAIRS_SET, &1u16.to_le_bytes()), ERR);
         wait_until("what was set", || status(&rig, 0).coalescing[0] == Some(wish(5, 6)));
     }
@@ -430,7 +431,7 @@ fn whatever_a_guest_writes_into_its_control_queue_it_is_answered_or_given_back()
             assert_eq!(answer.is_some(), answer_len > 0, "{case:?}: {bytes:?}");
             assert!(answer.is_none_or(|answer| answer[0] <= ERR && answer.len() <= answer_len));
         }
-        // The answer before the command, and a command beyond all bounds.
+        // Send a chain with the answer before the command, and a command that exceeds the maximum length.
         let at = b.memory().alloc(1 << 17, 64);
         assert_eq!(a.control().chain(&[Buffer::writable(at, 1), Buffer::readable(at, 8)]), None);
         let long = vec![4; 1 << 16 | 1];

@@ -1,4 +1,4 @@
-//! The data path of a vhost-user port: frames of one guest arrive at the other, with any rings.
+//! Tests of the data path of a vhost-user port: frames from one guest arrive at the other, with all kinds of rings.
 
 use crate::vhost_common::packet::{Checksum, Packet, pattern};
 use crate::vhost_common::{
@@ -12,9 +12,9 @@ use offramp_testkit::{Buffer, DataPlacement, Guest, GuestMemory, HeaderPlacement
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-/// Longest frame of a line with the largest MTU.
+/// Maximum length of a frame with the largest MTU, in bytes.
 const FRAME_LEN_MAX: usize = 65_535;
-/// Bytes of a page in the dirty log.
+/// Size of a page in the dirty log, in bytes.
 const PAGE_LEN: u64 = 4096;
 /// Offload requests available to a sending guest.
 const SENDS: u64 = features::CSUM
@@ -55,7 +55,7 @@ fn frames_of_every_length_cross_from_guest_to_guest_in_any_layout() {
         for guest in &mut guests {
             guest.tx(0).set_compare(true);
             let room: usize = if case.mergeable {
-                // Chains of any shape that together hold the longest frame.
+                // Use chains of random shape that together hold the longest frame.
                 let lens = [rng.random_range(1..500), rng.random_range(600..3000)];
                 guest.rx(0).fill_chains(120, &lens) * (lens[0] + lens[1])
             } else {
@@ -110,7 +110,7 @@ fn many_frames_over_many_small_buffers_show_no_gap_and_no_half_frame() {
     for case in Case::all().filter(|case| case.mergeable) {
         let rig = Rig::with(&RigConfig::mtu(1500));
         let [mut a, mut b] = rig.guests(&case.guest().queue_size(512));
-        // 64 divides neither header nor frames.
+        // The buffer length of 64 divides neither header nor frame lengths.
         b.rx(0).fill(511, 64);
         for _ in 0..100 {
             let frames: Vec<_> = (0..16)
@@ -133,7 +133,7 @@ fn many_frames_over_many_small_buffers_show_no_gap_and_no_half_frame() {
     }
 }
 
-/// Returns a super-frame with the header that asks for its segmentation.
+/// Returns a super-frame with a header that requests its segmentation.
 fn super_frame(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec<u8>) {
     let header = VnetHeader {
         flags: NEEDS_CSUM,
@@ -147,7 +147,7 @@ fn super_frame(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec
     (header, Packet { checksum: Checksum::Partial, ..packet.clone() }.build())
 }
 
-/// Returns super-frames of every kind. The last flag is true if a receiver's adapter may coalesce it again.
+/// Returns super-frames of every kind. The flag is true if the receiver's adapter can coalesce the segments again.
 fn super_frames(rng: &mut ChaCha8Rng) -> Vec<(VnetHeader, Vec<u8>, bool)> {
     let mut frames = Vec::new();
     for is_ipv6 in [false, true] {
@@ -217,12 +217,12 @@ fn what_was_cut_is_joined_for_a_guest_that_takes_super_frames() {
                 check_received(&received, case.mergeable, &case);
                 let vnet = received.vnet();
                 if vnet.gso_type == GSO_NONE {
-                    // V40: the last piece of one is not coalesced; it was verified.
+                    // V40: a last segment that is not coalesced was verified.
                     assert_eq!(vnet.flags, DATA_VALID, "{case:?}");
                     came.push(received.frame);
                     continue;
                 }
-                // V34, V37, V39.
+                // This checks V34, V37 and V39.
                 assert_eq!((vnet.flags, vnet.gso_type, vnet.gso_size), (NEEDS_CSUM, header.gso_type, header.gso_size));
                 assert_eq!((vnet.csum_start, vnet.csum_offset), (header.csum_start, header.csum_offset), "{case:?}");
                 assert!(vnet.hdr_len >= header.hdr_len, "{case:?}: {vnet:?}");
@@ -235,7 +235,7 @@ fn what_was_cut_is_joined_for_a_guest_that_takes_super_frames() {
     }
 }
 
-/// Returns frames of some flows in turn, as on a line: each flow's in order, some with a wrong checksum.
+/// Returns interleaved frames of several flows. Each flow is in order, and some frames have a wrong checksum.
 fn interleaved_flows(rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     let mut flows: Vec<Packet> = (0..5u16)
         .map(|n| {
@@ -262,7 +262,7 @@ fn interleaved_flows(rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Returns the flow's bytes in a frame of [`interleaved_flows`].
+/// Returns the bytes that identify the flow in a frame of [`interleaved_flows`].
 fn flow_of(frame: &[u8]) -> Vec<u8> {
     let start = if frame[12] == 0x86 { 54 } else { 34 };
     frame[start..start + 4].to_vec()
@@ -312,7 +312,7 @@ fn a_ring_that_runs_out_within_an_aggregate_loses_counted_frames_and_no_chain() 
         let rig = Rig::with(&RigConfig::mtu(1500));
         let (mut a, mut b) = (rig.guest(0, &case.guest()), rig.guest(1, &case.guest().features(RECEIVES)));
         b.rx(0).set_recycle(false);
-        // Room for some of the frames.
+        // The buffers hold only some of the frames.
         b.rx(0).fill(10, 2048);
         let packet = Packet::tcp(0);
         let frames: Vec<_> = (0..60u32)
@@ -338,7 +338,7 @@ fn a_ring_that_runs_out_within_an_aggregate_loses_counted_frames_and_no_chain() 
         assert_eq!(came.len() as u64, rig.received(1, |d| d.frames_out.get()), "{case:?}");
         assert!(!came.is_empty() && came.iter().all(|frame| frames.contains(frame)), "{case:?}");
         assert!(rig.received(1, Direction::lost_total) > 0, "{case:?}");
-        // With new buffers it goes on.
+        // With new buffers, the ring continues.
         b.rx(0).fill(10, 2048);
         carry(&mut a, &mut b, 0, &frame(&mut rng(), 600), &case);
     }
@@ -363,8 +363,8 @@ fn checksums_are_completed_for_the_line_and_verified_for_the_guest() {
             assert!(received.frame == full, "{case:?}");
             assert_eq!((received.vnet().flags, received.vnet().gso_type), (DATA_VALID, GSO_NONE), "{case:?}");
 
-            // A wrong one arrives unchanged, and is not marked valid (V40). A checksum position without NEEDS_CSUM
-            // means nothing (V13).
+            // A frame with a wrong checksum arrives unchanged, and is not marked valid (V40). Without NEEDS_CSUM, the
+            // checksum position has no meaning (V13).
             let wrong = Packet { checksum: Checksum::Wrong, ..packet.clone() }.build();
             a.tx(0).send(&VnetHeader { flags: 0, ..header }, &[&wrong]);
             let received = b.rx(0).recv(PATIENCE);
@@ -430,7 +430,7 @@ fn indices_wrap_around_many_times() {
         b.rx(0).fill(128, 1526);
         let mut frame = frame(&mut rng, 60);
         let mut sent = 0u32;
-        // More chains than a 16-bit index counts.
+        // Send more chains than a 16-bit index can count.
         while sent < 66_000 {
             for n in 0..BURST as u32 {
                 frame[20..24].copy_from_slice(&(sent + n).to_le_bytes());
@@ -519,7 +519,7 @@ fn memory_may_have_many_regions_with_holes_in_any_order() {
             let rig = Rig::with(&RigConfig::mtu(1500));
             let builder = case.guest().memory(&regions).protocol_features(protocol::REPLY_ACK | slots);
             let [mut a, mut b] = rig.guests(&builder);
-            // Buffers of every region.
+            // Use buffers in every region.
             for region in 0..regions.len() {
                 let buffer = |memory: &GuestMemory| memory.alloc_in(region, 2048, 64);
                 let (from, to) = (buffer(a.memory()), buffer(b.memory()));
@@ -549,10 +549,10 @@ fn a_guest_that_sleeps_and_kicks_only_when_asked_never_stalls() {
             guest.rx(0).fill(16, 1526);
         }
         let frame = frame(&mut rng, 60);
-        // Half of the rounds with every ring, so that all rings together have twice as many.
+        // Each kind of ring gets half of the rounds.
         for round in 0..ROUNDS / 2 {
             if round % 500 == 0 {
-                // Long enough for the worker to fall asleep.
+                // Pause long enough for the worker to fall asleep.
                 std::thread::sleep(std::time::Duration::from_millis(3));
             }
             carry(&mut a, &mut b, 0, &frame, &(case, round));
@@ -577,7 +577,7 @@ fn a_guest_that_wants_no_calls_gets_none() {
         for _ in 0..300 {
             carry(&mut a, &mut b, 0, &frame(&mut rng, 60), &case);
         }
-        // The returned frame was handled after every call for the frames before.
+        // The reply was handled after every interrupt for the earlier frames.
         carry(&mut b, &mut a, 0, &frame(&mut rng, 60), &case);
         let calls = b.rx(0).signals().calls + a.tx(0).signals().calls;
         assert_eq!(calls, 0, "{case:?}");
@@ -615,7 +615,7 @@ fn a_guest_is_called_exactly_when_its_event_index_is_passed() {
 fn every_page_that_the_device_writes_is_in_the_log() {
     let mut rng = rng();
     for case in Case::all() {
-        // Rings and receive buffers far apart, in a memory small enough to be compared.
+        // Place rings and receive buffers far apart, in a memory small enough to compare.
         let regions = [RegionSpec::new(0x10_0000, 8 << 20)];
         let rig = Rig::with(&RigConfig::mtu(9000));
         let builder = case.guest().queue_size(256).memory(&regions).features(RECEIVES);
@@ -634,7 +634,7 @@ fn every_page_that_the_device_writes_is_in_the_log() {
             let len = random_len(&mut rng, 9014);
             carry(&mut a, &mut b, 0, &frame(&mut rng, len), &case);
         }
-        // Frames coalesced in place that fit into one buffer.
+        // Send frames that are coalesced in place and fit into one buffer.
         for n in 0..12u32 {
             let payload = pattern(n, 700);
             let packet = Packet { seq: 1000 + 700 * n, id: n as u16, payload, ..Packet::tcp(0) };
@@ -660,7 +660,7 @@ fn every_page_that_the_device_writes_is_in_the_log() {
         assert!(log.dirty_pages() <= changed + rings_len, "{case:?}: {} of {changed}", log.dirty_pages());
         log.clear();
 
-        // The guest's transmitted frames are only read; its ring is written.
+        // The port only reads the guest's transmitted frames, but writes to the ring.
         a.rx(0).fill(8, 9100);
         carry(&mut b, &mut a, 0, &frame(&mut rng, 60), &case);
         b.tx(0).drain(PATIENCE);
@@ -672,7 +672,8 @@ fn every_page_that_the_device_writes_is_in_the_log() {
 
 #[test]
 fn a_received_frame_is_verified_only_as_far_as_it_can_be() {
-    // A coalesced frame must be complete: its checksum, over the partial one in the field, is that of its segments.
+    // Check that a coalesced frame is complete: the checksum completed from the partial checksum equals that of its
+    // segments.
     let rig = Rig::with(&RigConfig::mtu(1500));
     let [mut a, mut b] = rig.guests(&Guest::builder().mergeable(true).features(SENDS | RECEIVES));
     b.rx(0).fill(200, 1526);
@@ -684,14 +685,14 @@ fn a_received_frame_is_verified_only_as_far_as_it_can_be() {
     let mut whole = received.frame.clone();
     assert!(Frame::received(&mut whole).has_good_ipv4_header());
     let partial = Frame::received(&mut whole).make_partial().unwrap();
-    // V34: the field held the pseudo-header's checksum already.
+    // V34: the field already held the checksum of the pseudo-header.
     assert!(whole == received.frame);
     assert_eq!((partial.start, partial.offset), (received.vnet().csum_start, received.vnet().csum_offset));
 }
 
 #[test]
 fn a_frame_longer_than_the_line_is_counted_and_the_next_one_goes() {
-    // V5, V6 and the 31st hostile input.
+    // Covers V5, V6 and the 31st hostile input.
     let mut rng = rng();
     for case in Case::layouts() {
         let rig = Rig::with(&RigConfig::mtu(1500));

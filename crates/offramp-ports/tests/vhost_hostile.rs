@@ -1,9 +1,9 @@
-//! Attacks of a hostile guest or frontend on a vhost-user port: they are counted, they cost nobody else, and nothing
-//! hangs.
+//! Tests of attacks by a hostile guest or frontend on a vhost-user port. The attacks must be counted, must not affect
+//! other guests, and must not cause a hang.
 //!
-//! On a cable a test attacks pair 0 of a port with two pairs. Pair 1 must carry frames afterwards. On a switch it
-//! attacks a port; two other ports must carry frames. The worker that drives all of them must still run. The numbers
-//! are those of the table in `docs/vhost-user.md`.
+//! On a cable, a test attacks pair 0 of a port with two pairs. Pair 1 must carry frames afterwards. On a switch, a test
+//! attacks one port, and two other ports must carry frames. The worker that polls all ports must still run. The numbers
+//! of attacks refer to the table in `docs/vhost-user.md`.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -28,11 +28,11 @@ use offramp_testkit::{
 };
 use rand::RngExt;
 
-/// Descriptors of the attacked ring.
+/// Number of descriptors in the attacked ring.
 const RING: u16 = 64;
 /// An address outside every guest's memory.
 const NOWHERE: u64 = 0xdead_0000_0000;
-/// All offload features that a frame's header may use.
+/// All offload features that a frame's header can use.
 const OFFLOADS: u64 = features::CSUM
     | features::HOST_TSO4
     | features::HOST_TSO6
@@ -46,7 +46,7 @@ const OFFLOADS: u64 = features::CSUM
     | features::GUEST_USO4
     | features::GUEST_USO6;
 
-/// A descriptor of an attack; the sender of the chain sets `NEXT`.
+/// A descriptor of an attack. [`Raw::offer`] sets the flag `NEXT`.
 #[derive(Clone, Copy, Debug)]
 struct Desc {
     addr: u64,
@@ -58,7 +58,7 @@ fn desc(addr: u64, len: u32) -> Desc {
     Desc { addr, len, flags: 0 }
 }
 
-/// Chains written by hand, on a ring no longer touched by the kit's driver.
+/// Chains written directly into a ring that the test kit's driver no longer uses.
 #[derive(Debug)]
 struct Raw {
     next: u16,
@@ -71,7 +71,7 @@ impl Raw {
         Self { next: 0, wrap: true, sent: 0 }
     }
 
-    /// Offers a chain with `NEXT` between its descriptors.
+    /// Makes a chain available, with `NEXT` between its descriptors.
     fn offer(&mut self, ring: &mut Virtqueue, chain: &[Desc]) {
         let last = chain.len() - 1;
         match ring {
@@ -98,7 +98,7 @@ impl Raw {
         }
     }
 
-    /// Returns whether the last offered chain, of `count` descriptors, is used; then the next may come.
+    /// Returns whether the last offered chain, of `count` descriptors, is used. If so, advances to the next chain.
     fn is_used(&mut self, ring: &mut Virtqueue, count: u16) -> bool {
         match ring {
             Virtqueue::Split(split) => split.used_idx() == self.sent,
@@ -118,17 +118,17 @@ impl Raw {
     }
 }
 
-/// The network and the memory of a hostile guest.
+/// The network and the kind of memory of a hostile guest.
 #[derive(Clone, Debug, Default)]
 struct Place {
     on_switch: bool,
     pages: Option<Arc<HugePages>>,
 }
 
-/// Bytes of a guest's memory on huge pages.
+/// Size of a guest's memory on huge pages, in bytes.
 const HUGE_MEMORY_LEN: u64 = 32 << 20;
 
-/// A hostile guest, and others: on a cable the pairs 1 of both, on a switch two more.
+/// A hostile guest and its neighbours: pair 1 of both guests on a cable, or two other guests on a switch.
 struct Attack {
     rig: Rig,
     a: Guest,
@@ -136,7 +136,7 @@ struct Attack {
     c: Option<Guest>,
     case: Case,
     raw: Raw,
-    /// Address of a good frame after its header, in the hostile guest's memory.
+    /// Address of a header followed by a good frame, in the hostile guest's memory.
     good: u64,
     good_frame: Vec<u8>,
 }
@@ -182,7 +182,7 @@ impl Attack {
         self.rig.controls[0].queues()[0].transmit.lost_total()
     }
 
-    /// Checks that a good frame goes through the attacked ring.
+    /// Checks that a good frame passes through the attacked ring.
     fn goes_on(&mut self, what: &str) {
         self.send(&self.good_chain(), what);
         let received = self.b.rx(0).recv(PATIENCE);
@@ -194,7 +194,7 @@ impl Attack {
         let frame = self.good_frame.clone();
         if let Some(c) = &mut self.c {
             c.rx(0).fill(60, 1526);
-            // Frames of the hostile guest may come before.
+            // Frames from the hostile guest may arrive first.
             let frame = [&[0xff; 6], &frame[6..]].concat();
             let send = |from: &mut Guest, to: &mut Guest| {
                 from.tx(0).send(&VnetHeader::default(), &[&frame]);
@@ -210,7 +210,8 @@ impl Attack {
     }
 }
 
-/// Returns each of these kinds on a cable, and the layouts among them on a switch and on huge pages, too.
+/// Returns each of these kinds on a cable. In addition, returns one split and one packed kind on a switch and on huge
+/// pages.
 fn everywhere(kinds: impl Iterator<Item = Case>) -> impl Iterator<Item = (Case, Place)> {
     let kinds: Vec<Case> = kinds.collect();
     let layout = |packed| kinds.iter().copied().find(|case| case.packed == packed && case.event_idx);
@@ -219,7 +220,7 @@ fn everywhere(kinds: impl Iterator<Item = Case>) -> impl Iterator<Item = (Case, 
         cases.into_iter().map(move |case| (case, Place { on_switch, pages: pages.clone() }))
     };
     let ordinary = at(kinds.clone(), false, None).chain(at(layouts.clone(), true, None));
-    // Reserved only for their use: one test at a time has them.
+    // Reserve huge pages only while they are used: only one test at a time can have them.
     let pages = std::iter::once_with(|| HugePages::reserve(3 * HUGE_MEMORY_LEN / (2 << 20)).map(Arc::new)).flatten();
     let huge = pages.flat_map(move |pages| {
         let layouts = layouts.clone();
@@ -234,7 +235,7 @@ fn every_kind() -> impl Iterator<Item = Case> {
 
 #[test]
 fn bad_chains_are_counted_and_the_ring_goes_on() {
-    // 2, 5, 6, 7 and 8.
+    // Covers attacks 2, 5, 6, 7 and 8.
     for (case, place) in everywhere(every_kind()) {
         let mut attack = Attack::at(&place, case, 0);
         let memory = attack.a.memory().clone();
@@ -243,7 +244,7 @@ fn bad_chains_are_counted_and_the_ring_goes_on() {
         let table = memory.alloc(64 * DESC_LEN, DESC_LEN);
         let (good, write) = (attack.good, |desc: Desc| Desc { flags: DESC_WRITE, ..desc });
         let indirect = |addr, len| Desc { addr, len, flags: DESC_INDIRECT };
-        // A table whose only entry is a table.
+        // An indirect table whose only entry is an indirect table.
         SplitDescriptor { addr: table + 32, len: 16, flags: DESC_INDIRECT, next: 0 }.write(&memory, table);
         let nested_packed = PackedDescriptor { addr: table + 32, len: 16, id: 0, flags: DESC_INDIRECT };
         if case.packed {
@@ -296,7 +297,7 @@ fn bad_chains_are_counted_and_the_ring_goes_on() {
 
 #[test]
 fn chains_of_a_split_ring_without_end_are_bad_chains() {
-    // 1 and 4.
+    // Covers attacks 1 and 4.
     for (case, place) in everywhere(every_kind().filter(|case| !case.packed)) {
         let mut attack = Attack::at(&place, case, 0);
         let good = attack.good;
@@ -334,7 +335,7 @@ fn chains_of_a_split_ring_without_end_are_bad_chains() {
     }
 }
 
-/// Waits until the ring is given up, checks the report to the driver, and starts the ring again.
+/// Waits until the port has stopped the ring, checks the report to the driver, and starts the ring again.
 fn expect_broken(mut attack: Attack, what: &str) {
     attack.a.tx(0).kick();
     let rig = &attack.rig;
@@ -343,7 +344,7 @@ fn expect_broken(mut attack: Attack, what: &str) {
     let a = &mut attack.a;
     wait_until("an error on the descriptor for errors", || a.tx(0).signals().errors == 1);
     attack.others_go_on(what);
-    // Set up again, the ring works as before.
+    // After a new setup, the ring works as before.
     attack.a.stop().unwrap();
     attack.a.reset_rings();
     attack.a.start().unwrap();
@@ -358,7 +359,7 @@ fn expect_broken(mut attack: Attack, what: &str) {
 
 #[test]
 fn a_split_ring_whose_indices_make_no_sense_stops_until_it_is_set_up_again() {
-    // 3 and 4.
+    // Covers attacks 3 and 4.
     for (case, place) in everywhere(every_kind().filter(|case| !case.packed)) {
         for (what, idx, head) in [
             ("the index jumps past the ring", RING + 1, 0),
@@ -378,7 +379,7 @@ fn a_split_ring_whose_indices_make_no_sense_stops_until_it_is_set_up_again() {
 
 #[test]
 fn a_packed_ring_whose_chain_cannot_be_given_back_stops_until_it_is_set_up_again() {
-    // 1 and 4.
+    // Covers attacks 1 and 4.
     for (case, place) in everywhere(every_kind().filter(|case| case.packed)) {
         let mut attack = Attack::at(&place, case, 0);
         let good = attack.good;
@@ -398,15 +399,15 @@ fn a_packed_ring_whose_chain_cannot_be_given_back_stops_until_it_is_set_up_again
 
 #[test]
 fn a_receive_buffer_that_lies_on_a_ring_spoils_that_ring_alone() {
-    // CVE-2023-3019 (QEMU's e1000e): a device that writes a frame to its own registers handles it again. A port has no
-    // registers in guest memory; it reads only rings there.
+    // CVE-2023-3019 (QEMU's e1000e): a device that writes a frame to its own registers processes the frame again. A
+    // port has no registers in guest memory, and reads only rings there.
     for case in every_kind() {
         for side in 0..6 {
             let mut attack = Attack::new(case, 0);
             let [of_rx, of_tx] = [attack.a.rx(0).ring().addresses(), attack.a.tx(0).ring().addresses()]
                 .map(|at| [at.descriptors, at.driver, at.device]);
             let at = [of_rx, of_tx].concat()[side];
-            // Events of a packed ring are shorter than any frame.
+            // The event areas of a packed ring are shorter than any frame.
             if case.packed && side % 3 != 0 {
                 continue;
             }
@@ -414,9 +415,9 @@ fn a_receive_buffer_that_lies_on_a_ring_spoils_that_ring_alone() {
             let frame = attack.good_frame.clone();
             attack.b.tx(0).send(&VnetHeader::default(), &[&frame]);
             attack.b.tx(0).drain(PATIENCE);
-            // The first bytes are those of a used descriptor or entry again.
+            // The port then overwrites the first bytes with a used descriptor or entry.
             wait_until("the frame is on the ring", || attack.a.memory().read_vec(at + 16, 96) == frame[4..]);
-            // The port reads its own bytes.
+            // The port now reads the bytes that it wrote.
             attack.a.tx(0).kick();
             attack.b.tx(0).send(&VnetHeader::default(), &[&frame]);
             attack.b.tx(0).drain(PATIENCE);
@@ -432,10 +433,10 @@ fn a_receive_buffer_that_lies_on_a_ring_spoils_that_ring_alone() {
 
 #[test]
 fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
-    // 5, 7 and 9.
+    // Covers attacks 5, 7 and 9.
     for (case, place) in everywhere(every_kind()) {
         let write = |addr, len| Desc { addr, len, flags: DESC_WRITE };
-        // All guests are equal: the same address is free in each.
+        // All guests have the same memory layout, so the same address is free in each guest.
         let good = Attack::at(&place, case, 0).a.memory().alloc(4096, 64);
         for (what, bad) in [
             ("unmapped", vec![write(NOWHERE, 1526)]),
@@ -444,7 +445,7 @@ fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
             ("readable behind writable", vec![write(good, 500), desc(good + 500, 500)]),
             ("a table nowhere", vec![Desc { addr: NOWHERE, len: 16, flags: DESC_INDIRECT | DESC_WRITE }]),
         ] {
-            // One at the front, and one in the middle of a frame's chains.
+            // Place a bad chain before a frame's chains, and in the middle of them.
             for chains in [vec![&bad[..], &[write(good, 600)]], vec![&[write(good, 60)], &bad, &[write(good, 600)]]] {
                 let mut attack = Attack::at(&place, case, 0);
                 let mut offered = 0;
@@ -459,7 +460,7 @@ fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
                 let ring = attack.a.rx(0).ring();
                 wait_until(what, || used_lens(ring, &heads).len() == chains.len());
                 let lens = used_lens(ring, &heads);
-                // All of the frame is in the last chain: chains before the bad one have no place in a frame.
+                // The whole frame is in the last chain: chains before the bad chain are not part of a frame.
                 let expected: Vec<_> = (1..chains.len()).map(|_| 0).chain([112]).collect();
                 assert_eq!(lens, expected, "{case:?}: {what}");
                 let header = VnetHeader::from_bytes(&attack.a.memory().read_vec(good, 12));
@@ -471,7 +472,7 @@ fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
     }
 }
 
-/// Offers a chain of receive buffers in descriptors from `at` on, as the ring's next one.
+/// Makes a chain of receive buffers available as the ring's next chain, in descriptors from `at` on.
 fn offer_rx(attack: &mut Attack, at: u16, chain: &[Desc]) {
     let last = chain.len() - 1;
     match attack.a.rx(0).ring() {
@@ -496,7 +497,7 @@ fn offer_rx(attack: &mut Attack, at: u16, chain: &[Desc]) {
     }
 }
 
-/// Returns the written bytes of the used chains, from the first on. `heads`: the start of each.
+/// Returns the written lengths of the used chains, in order. `heads` has the first descriptor of each chain.
 fn used_lens(ring: &mut Virtqueue, heads: &[u16]) -> Vec<u32> {
     match ring {
         Virtqueue::Split(ring) => (0..ring.used_idx()).map(|idx| ring.used_entry(idx).1).collect(),
@@ -510,11 +511,11 @@ fn used_lens(ring: &mut Virtqueue, heads: &[u16]) -> Vec<u32> {
 
 #[test]
 fn a_frame_that_has_no_room_takes_no_chain() {
-    // 9 and 31.
+    // Covers attacks 9 and 31.
     let mut rng = rng();
     for case in Case::all().filter(|case| !case.in_order) {
         let mut attack = Attack::new(case, 0);
-        // Fewer bytes than the frame needs; in one case the chains are smaller than the header.
+        // The chains have fewer bytes than the frame needs.
         let added = attack.a.rx(0).fill(20, 13);
         let frame = frame(&mut rng, 1000);
         let drops = |attack: &Attack| {
@@ -528,7 +529,7 @@ fn a_frame_that_has_no_room_takes_no_chain() {
         assert_eq!(attack.a.rx(0).in_flight(), added, "{case:?}");
         assert!(attack.a.rx(0).snoop_used().is_empty(), "{case:?}");
         if case.mergeable {
-            // A frame that fits goes into the same chains.
+            // A frame that fits is delivered in the same chains.
             let small = frame[..60].to_vec();
             carry(&mut attack.b, &mut attack.a, 0, &small, &case);
         }
@@ -538,7 +539,8 @@ fn a_frame_that_has_no_room_takes_no_chain() {
 
 #[test]
 fn a_frame_in_chains_of_one_byte_arrives_whole() {
-    // 9: the kit's receive queue needs the whole header in the first chain; here it has a byte.
+    // Covers attack 9. The test kit's receive queue needs the whole header in the first chain; in this test each chain
+    // has one byte.
     for case in Case::layouts() {
         let mut attack = Attack::new(case, 0);
         let memory = attack.a.memory().clone();
@@ -565,7 +567,7 @@ fn changed(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns headers and frames that contradict each other: 8, 10 to 13, 15 to 19, and 28.
+/// Returns headers and frames that contradict each other, for attacks 8, 10 to 13, 15 to 19, and 28.
 #[expect(clippy::too_many_lines, reason = "a list of cases")]
 fn misfits() -> Vec<(VnetHeader, Vec<u8>)> {
     let tcp4 = Packet { checksum: Checksum::Partial, ..Packet::tcp(3000) };
@@ -614,7 +616,8 @@ fn misfits() -> Vec<(VnetHeader, Vec<u8>)> {
             all.push((VnetHeader { gso_type, ..header }, frame.clone()));
         }
     }
-    // IPv4 header length, total length; TCP data offset; IPv6 payload length and next headers; UDP length.
+    // Vary the IPv4 header length and total length, TCP data offset, IPv6 payload length and next header, and UDP
+    // length.
     for ihl in 0..=15 {
         all.push((ask4, changed(&frame4, 14, &[0x40 | ihl])));
     }
@@ -635,14 +638,14 @@ fn misfits() -> Vec<(VnetHeader, Vec<u8>)> {
         all.push((ask6, changed(&frame6, 20, &[protocol])));
         all.push((VnetHeader { gso_type: GSO_NONE, ..ask4 }, changed(&frame4[..100], 23, &[protocol])));
     }
-    // A chain of 200 extension headers, one of 2 KiB, and a truncated one.
+    // Use a chain of 200 extension headers, an extension header of 2 KiB, and a truncated extension header.
     let many = Packet { extensions: vec![(60, vec![0; 7]); 200], payload: vec![0; 500], ..tcp6.clone() };
     let long =
         Packet { extensions: vec![(0, [&[255][..], &[0; 2046]].concat())], payload: vec![0; 500], ..tcp6.clone() };
     all.push((ask(&many, GSO_TCPV6, 400), many.build()));
     all.push((ask(&long, GSO_TCPV6, 400), long.build()));
     all.push((ask(&long, GSO_TCPV6, 400), long.build()[..70].to_vec()));
-    // 20 VLAN tags, a truncated tag, mixed tags.
+    // Use 20 VLAN tags, a truncated tag, and mixed tags.
     let tagged = |tags: Vec<(u16, u16)>| Packet { tags, payload: vec![1; 700], ..tcp4.clone() };
     for tags in [vec![(0x8100, 5); 20], vec![(0x88a8, 5), (0x8100, 6)], vec![(0x8100, 6), (0x88a8, 5)]] {
         let packet = tagged(tags);
@@ -653,14 +656,14 @@ fn misfits() -> Vec<(VnetHeader, Vec<u8>)> {
         all.push((ask4, frame4[..len].to_vec()));
         all.push((VnetHeader { gso_type: GSO_NONE, ..ask4 }, frame4[..len].to_vec()));
     }
-    // 60 bytes with a claimed length of 65535; a datagram of 65507 bytes in pieces of one.
+    // Use 60 bytes with a claimed length of 65535, and a datagram of 65507 bytes with segments of one byte.
     all.push((VnetHeader::default(), changed(&frame4[..60], 16, &[255, 255])));
     let bomb = Packet { payload: vec![7; 65_507], ..udp };
     all.push((VnetHeader { gso_size: 1, ..ask(&bomb, GSO_UDP_L4, 1) }, bomb.build()));
     all
 }
 
-/// Checks a device's report: a true verdict, and a super-frame that can be segmented.
+/// Checks a device's report: the checksum verdict must be true, and a super-frame must be segmentable.
 fn check_told(header: &[u8], frame: &[u8], what: &dyn std::fmt::Debug) {
     let vnet = VnetHeader::from_bytes(header);
     assert!((14..=65_549).contains(&frame.len()), "{what:?}: {} bytes", frame.len());
@@ -676,7 +679,7 @@ fn check_told(header: &[u8], frame: &[u8], what: &dyn std::fmt::Debug) {
 
 #[test]
 fn headers_that_do_not_fit_their_frames_are_counted_or_sent_as_the_bytes_allow() {
-    // 8, 10 to 13, 15 to 19, and 28.
+    // Covers attacks 8, 10 to 13, 15 to 19, and 28.
     for (case, place) in everywhere(Case::layouts()) {
         let mut attack = Attack::at(&place, case, OFFLOADS);
         for (n, (header, frame)) in misfits().iter().enumerate() {
@@ -731,7 +734,7 @@ fn headers_of_any_bytes_never_stop_a_port() {
 
 #[test]
 fn a_guest_that_changes_what_it_sent_harms_nobody() {
-    // 14: headers, frames and descriptors are flipped while they are read.
+    // Covers attack 14: headers, frames and descriptors change while the port reads them.
     const FRAMES: usize = 50_000;
     let mut rng = rng();
     let packet = Packet { checksum: Checksum::Partial, ..Packet::tcp(2000) };
@@ -745,8 +748,8 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         num_buffers: 0,
     };
     let frames = [packet.build(), frame(&mut rng, 300)];
-    // The other's address is one bit away. After a flip of the source, a switch learns the other's address at this port,
-    // until the other sends.
+    // The neighbour's address differs in one bit. After a flip of the source address, a switch learns the neighbour's
+    // address at this port, until the neighbour sends.
     let mut reply = frame(&mut rng, 60);
     let (destination, source) = reply[..12].split_at_mut(6);
     destination.swap_with_slice(source);
@@ -754,17 +757,17 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         let mut attack = Attack::at(&place, case, OFFLOADS);
         let memory = attack.a.memory().clone();
         let descriptors = attack.a.tx(0).ring().addresses().descriptors;
-        // The pool hands out its buffers from here on.
+        // The test kit allocates its buffers from this address on.
         let buffers = memory.alloc(64, 64);
         let is_over = Arc::new(AtomicBool::new(false));
         let (over, seed) = (Arc::clone(&is_over), rng.random::<u64>());
         let flipper = std::thread::spawn(move || {
             let mut rng = <rand_chacha::ChaCha8Rng as rand::SeedableRng>::seed_from_u64(seed);
             while !over.load(Ordering::Relaxed) {
-                // A descriptor is chosen rarely: on two free processors most chains would be refused otherwise.
+                // Change a descriptor only rarely. Otherwise, most chains would be refused on two free processors.
                 let at = if rng.random_bool(0.01) {
-                    // ID and flags of a packed descriptor stay: they belong to the ring, and the kit's driver reads
-                    // them.
+                    // Keep id and flags of a packed descriptor: they belong to the ring, and the test kit's driver
+                    // reads them.
                     let bytes = if case.packed { 12 } else { 16 };
                     descriptors + u64::from(rng.random_range(0..RING)) * DESC_LEN + rng.random_range(0..bytes)
                 } else {
@@ -790,18 +793,18 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         let sent = &attack.rig.controls[0].queues()[0].transmit;
         assert_eq!(sent.frames_in.get(), sent.frames_out.get() + sent.lost_total(), "{case:?}");
         assert_eq!(attack.rig.broken_rings(0), 0, "{case:?}");
-        // Most went through: the test covers inspected frames, not refused chains.
+        // Enough frames must pass, because the test covers inspected frames, not refused chains.
         assert!(sent.frames_out.get() > FRAMES as u64 / 4, "{case:?}: {}", sent.frames_out.get());
     }
 }
 
 #[test]
 fn a_flood_of_refused_frames_holds_nobody_up() {
-    // 25: frames refused at first sight cost no bytes, and must not be fetched forever.
+    // Covers attack 25: frames that are refused without a copy cost no bytes, and must not be fetched forever.
     for (case, place) in everywhere(Case::layouts()) {
         let Attack { rig, mut a, mut b, mut c, good_frame, .. } = Attack::at(&place, case, 0);
         let mut pairs = a.take_pairs();
-        // The partner of b afterwards: the second pair, or the guest of a third port.
+        // Afterwards, b communicates with the second pair or with the guest of a third port.
         let pair = pairs.len() - 1;
         let second = if pair == 0 { None } else { pairs.pop() };
         let port_2 = c.as_mut().and_then(|c| {
@@ -814,7 +817,7 @@ fn a_flood_of_refused_frames_holds_nobody_up() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    // Shorter than an Ethernet header.
+                    // The frame is shorter than an Ethernet header.
                     while tx0.stage(&VnetHeader::default(), &[&[0; 5]]).is_some() {}
                     tx0.publish();
                 }
@@ -833,7 +836,7 @@ fn a_flood_of_refused_frames_holds_nobody_up() {
 
 #[test]
 fn a_guest_without_receive_buffers_loses_its_own_frames_alone() {
-    // 25.
+    // Covers attack 25.
     for (case, place) in everywhere(Case::layouts()) {
         let mut attack = Attack::at(&place, case, 0);
         let frame = attack.good_frame.clone();
@@ -851,14 +854,14 @@ fn a_guest_without_receive_buffers_loses_its_own_frames_alone() {
 
 #[test]
 fn a_storm_of_kicks_and_a_call_that_cannot_be_made_change_nothing() {
-    // 25 and R11.
+    // Covers attack 25 and requirement R11.
     for case in Case::rings() {
         let mut attack = Attack::new(case, 0);
         let (read_end, closed) = nix::unistd::pipe().unwrap();
         drop(read_end);
         let frame = attack.good_frame.clone();
         for call in [full_event().as_fd(), closed.as_fd()] {
-            // Pair 1 receives from vring 2.
+            // Vring 2 is the receive ring of pair 1.
             attack.a.frontend().set_vring_call(2, Some(call)).unwrap();
             attack.a.rx(1).ring().enable_interrupts();
             for _ in 0..20 {
@@ -875,14 +878,15 @@ fn a_storm_of_kicks_and_a_call_that_cannot_be_made_change_nothing() {
     }
 }
 
-/// Returns an eventfd whose counter has no room.
+/// Returns an eventfd with a full counter.
 fn full_event() -> EventFd {
     let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).unwrap();
     event.write(u64::MAX - 1).unwrap();
     event
 }
 
-/// Makes reads and writes wait, with any flags of the backend: a passed descriptor has the same flags at both ends.
+/// Makes reads and writes of a descriptor block. This overrides flags set by the backend, because both sides share the
+/// open file description.
 fn let_it_block(fd: impl AsFd) {
     nix::fcntl::fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
 }
@@ -900,7 +904,7 @@ fn descriptors_that_block_hold_up_nobody() {
         while nix::unistd::write(&pipe, &[0; 4096]).is_ok() {}
         let frame = attack.good_frame.clone();
         for call in [event.as_fd(), pipe.as_fd()] {
-            // Pair 1 receives from vring 2.
+            // Vring 2 is the receive ring of pair 1.
             attack.a.frontend().set_vring_call(2, Some(call)).unwrap();
             let_it_block(call);
             for _ in 0..20 {
@@ -945,21 +949,21 @@ fn a_descriptor_that_is_no_eventfd_is_refused() {
         assert!(is_refused(negotiated(&rig).set_vring_kick(1, Some(fd))), "kick: {fd:?}");
         assert!(is_refused(negotiated(&rig).set_vring_err(1, Some(fd))), "err: {fd:?}");
     }
-    // A descriptor with both ends of a pipe would block its only holder: a writer that is its own reader.
+    // A descriptor with both ends of a pipe would block its only holder, which is both writer and reader.
     let (read_end, _pipe) = nix::unistd::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
     let both_ends = std::fs::File::options().read(true).write(true).open(path).unwrap();
     for fd in others.into_iter().chain([read_end.as_fd(), both_ends.as_fd()]) {
         assert!(is_refused(negotiated(&rig).set_vring_call(1, Some(fd))), "call: {fd:?}");
     }
-    // The connection itself.
+    // Pass the connection itself as the descriptor.
     let frontend = negotiated(&rig);
     assert!(is_refused(frontend.set_vring_kick(1, Some(frontend.stream().as_fd()))));
     let frontend = negotiated(&rig);
     assert!(is_refused(frontend.set_vring_call(1, Some(frontend.stream().as_fd()))));
 }
 
-/// Returns a connection to a port with accepted features, and nothing more.
+/// Returns a connection to a port on which only features were negotiated.
 fn negotiated(rig: &Rig) -> Frontend {
     let mut frontend = Frontend::connect(rig.socket(0));
     let offered = frontend.get_features().unwrap();
@@ -983,7 +987,7 @@ fn file_in_memory(len: i64) -> OwnedFd {
 #[test]
 #[expect(clippy::too_many_lines, reason = "a list of cases")]
 fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
-    // 21, 22 and 23.
+    // Covers attacks 21, 22 and 23.
     let rig = Rig::with(&RigConfig::mtu(1500).queue_pairs(2));
     let page = file_in_memory(4096);
     let fds = |count: usize| vec![page.as_fd(); count];
@@ -1047,7 +1051,7 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
         whole(request::SET_MEM_TABLE, table(&[[0, u64::MAX, 0, 0]]), 1),
         whole(request::SET_MEM_TABLE, table(&[[0, 4096, 0, 0]; 40]), 40),
         whole(request::SET_MEM_TABLE, [words(&[1 << 32 | 1]), words(&[0, 4096, 0, 0])].concat(), 1),
-        // Bytes after the last region are ignored, and nothing else.
+        // Only bytes after the last region are ignored. All other deviations are refused.
         whole(request::SET_MEM_TABLE, vec![], 0),
         whole(request::SET_MEM_TABLE, vec![1, 0, 0, 0], 1),
         whole(request::SET_MEM_TABLE, table(&[[0, 4096, 0, 0]])[..39].to_vec(), 1),
@@ -1079,7 +1083,7 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
         whole(26, vec![0; 64], 0),
         whole(request::SET_LOG_FD, vec![], 1),
         whole(request::SET_BACKEND_REQ_FD, vec![], 1),
-        // Postcopy, the display, shared objects.
+        // Requests for postcopy, the display and shared objects.
         whole(28, vec![], 0),
         whole(29, vec![], 0),
         whole(30, vec![], 0),
@@ -1093,7 +1097,7 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
         assert!(frontend.is_closed_within(PATIENCE), "attack {n} was taken: {header:?} {payload:x?}");
     }
     assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), count);
-    // A valid frontend is accepted afterwards.
+    // A valid frontend must be accepted afterwards.
     let [mut a, mut b] = rig.guests(&Guest::builder());
     b.rx(0).fill(4, 1526);
     carry(&mut a, &mut b, 0, &frame(&mut rng(), 60), &"after bad messages");
@@ -1101,13 +1105,13 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
 
 #[test]
 fn messages_out_of_order_or_marked_as_answers_stop_nobody() {
-    // 21.
+    // Covers attack 21.
     let rig = Rig::with(&RigConfig::mtu(1500));
     let flags = [VERSION | FLAG_REPLY, VERSION | FLAG_NEED_REPLY, VERSION | FLAG_REPLY | FLAG_NEED_REPLY];
     let requests = (0..60).flat_map(|request| flags.map(|flags| (request, flags)));
     for (request, flags) in requests {
         let frontend = Frontend::connect(rig.socket(0));
-        // Before any negotiation.
+        // Send the message before any negotiation.
         frontend.send_raw(Header { request, flags, payload_len: 8 }, &[0; 8], &[]);
         frontend.send_raw(Header::new(request::GET_FEATURES, 0), &[], &[]);
     }
@@ -1118,7 +1122,7 @@ fn messages_out_of_order_or_marked_as_answers_stop_nobody() {
 
 #[test]
 fn a_frontend_that_stops_in_the_middle_of_a_message_is_given_up() {
-    // 24.
+    // Covers attack 24.
     let rig = Rig::with(&RigConfig::mtu(1500));
     for (n, len) in [1, 5, 11, 12, 15].into_iter().enumerate() {
         let whole = [&Header::new(request::SET_FEATURES, 8).to_bytes()[..], &[0; 8]].concat();
@@ -1138,7 +1142,7 @@ fn a_frontend_that_stops_in_the_middle_of_a_message_is_given_up() {
 
 #[test]
 fn frontends_that_die_in_the_middle_of_a_message_cost_the_next_one_no_wait() {
-    // Waiting for the rest of this many messages would take longer than the last one's patience.
+    // Number of frontends. Waiting for the rest of all their messages would exceed the time limit of the last frontend.
     const DYING: usize = 2000;
     let rig = Rig::with(&RigConfig::mtu(1500));
     let whole = Header::new(request::SET_FEATURES, 8).to_bytes();
@@ -1171,12 +1175,12 @@ fn a_frontend_that_sends_single_bytes_is_served_as_any_other() {
 
 #[test]
 fn a_byte_out_of_band_ends_its_connection_alone() {
-    // The kernel counts it among the pending bytes, and does not return it.
+    // The kernel counts an out-of-band byte as pending, but a read does not return it.
     let rig = Rig::with(&RigConfig::mtu(1500));
     for (nth, (size, len)) in [(8, 1), (8, 12), (8, 13), (8, 20), (0, 12), (1, 13)].into_iter().enumerate() {
         let whole = [&Header::new(request::SET_FEATURES, size).to_bytes()[..], &[0; 8]].concat();
         let frontend = Frontend::connect(rig.socket(0));
-        // The last of these bytes.
+        // The last of these bytes is sent out of band.
         let flags = MsgFlags::MSG_OOB;
         assert_eq!(nix::sys::socket::send(frontend.stream().as_raw_fd(), &whole[..len], flags), Ok(len));
         assert!(frontend.is_closed_within(PATIENCE), "{len} bytes, {size}");
@@ -1189,12 +1193,12 @@ fn a_byte_out_of_band_ends_its_connection_alone() {
 
 #[test]
 fn a_frontend_that_asks_and_never_reads_the_answers_is_given_up() {
-    // 25, for the message channel.
+    // Covers attack 25 for the message channel.
     let rig = Rig::with(&RigConfig::mtu(1500));
     let frontend = Frontend::connect(rig.socket(0));
     let ask = Header::new(request::GET_FEATURES, 0);
     let mut asked = 0;
-    // An answer has 20 bytes: far fewer than this fill any socket.
+    // An answer has 20 bytes, so far fewer answers fill any socket.
     while asked < 1_000_000 && frontend.send_raw(ask, &[], &[]) {
         asked += 1;
     }
@@ -1207,7 +1211,7 @@ fn a_frontend_that_asks_and_never_reads_the_answers_is_given_up() {
 
 #[test]
 fn rings_that_cannot_be_are_refused() {
-    // 5 and 23, for the rings themselves.
+    // Covers attacks 5 and 23 for the rings themselves.
     let rig = Rig::with(&RigConfig::mtu(1500));
     let memory = GuestMemory::new(&[RegionSpec::new(0x10_0000, 1 << 20)]);
     let base = memory.regions()[0].user_addr();
@@ -1245,7 +1249,7 @@ fn rings_that_cannot_be_are_refused() {
     assert!(frontend.set_vring_kick(0, Some(kick.as_fd())).is_err(), "a base beyond 16 bits");
 }
 
-/// Returns ordinary pages, and `count` huge ones if available.
+/// Returns ordinary pages, and `count` huge pages if available.
 fn kinds_of_pages(count: u64) -> impl Iterator<Item = Option<Arc<HugePages>>> {
     [None].into_iter().chain(HugePages::reserve(count).map(|pages| Some(Arc::new(pages))))
 }
@@ -1256,12 +1260,13 @@ fn on_pages(guest: GuestBuilder, pages: Option<&Arc<HugePages>>) -> GuestBuilder
 
 #[test]
 fn a_frontend_that_takes_its_memory_away_is_dropped_alone() {
-    // 23: the file of the guest's memory is made shorter while the device uses it.
+    // Covers attack 23: the file of the guest's memory is truncated while the device uses the memory.
     let cases = || Case::layouts().collect::<Vec<_>>();
     for (pages, case) in kinds_of_pages(8).flat_map(|pages| cases().into_iter().map(move |case| (pages.clone(), case)))
     {
         let rig = Rig::with(&RigConfig::mtu(1500));
-        // Rings in the first region, which stays; buffers in the second. Both are shorter than a huge page.
+        // Rings are in the first region, which is kept, and buffers in the second region. Both regions are shorter than
+        // a huge page.
         let regions = [RegionSpec::new(0x10_0000, 1 << 20), RegionSpec::new(0x4000_0000, 1 << 20)];
         let mut b = rig.guest(1, &case.guest());
         b.rx(0).fill(8, 1526);
@@ -1286,7 +1291,7 @@ fn a_frontend_that_takes_its_memory_away_is_dropped_alone() {
             while b.rx(0).try_recv().is_some() {}
         }
         assert!(rig.is_running());
-        // The other port is unaffected, and the next guest is served.
+        // The other port must be unaffected, and the next guest must be served.
         let mut a = rig.guest(0, &case.guest());
         a.rx(0).fill(8, 1526);
         carry(&mut b, &mut a, 0, &frame, &case);
@@ -1295,7 +1300,7 @@ fn a_frontend_that_takes_its_memory_away_is_dropped_alone() {
 
 #[test]
 fn a_frontend_that_takes_its_rings_or_its_log_away_is_dropped_alone() {
-    // 23.
+    // Covers attack 23.
     let cases = || Case::layouts().collect::<Vec<_>>();
     for (pages, case) in kinds_of_pages(8).flat_map(|pages| cases().into_iter().map(move |case| (pages.clone(), case)))
     {
@@ -1306,7 +1311,7 @@ fn a_frontend_that_takes_its_rings_or_its_log_away_is_dropped_alone() {
         let mut a = a;
         let memory = a.memory().clone();
         memory.shrink(0, 0);
-        // The device polls its rings for a kick, and for a frame.
+        // A kick and a delivered frame make the device access its rings.
         a.tx(0).kick();
         b.tx(0).send(&VnetHeader::default(), &[&[0xff; 60]]);
         assert!(a.frontend().is_closed_within(PATIENCE), "{case:?}, {pages:?}");
@@ -1338,13 +1343,13 @@ fn a_sigbus_of_anybody_else_still_ends_the_process() {
         if how == "raise" {
             nix::sys::signal::raise(nix::sys::signal::Signal::SIGBUS).unwrap();
         }
-        // A page of our own with a removed file.
+        // Access a page of this process whose file was truncated.
         let own = GuestMemory::contiguous(4096);
         own.shrink(0, 0);
         own.read_u8(0);
         return;
     }
-    // The child cannot remove its directory itself.
+    // The child process is killed and cannot remove its directory.
     let scratch = Scratch::new();
     for how in ["access", "raise"] {
         let test = "vhost_hostile::a_sigbus_of_anybody_else_still_ends_the_process";

@@ -1,5 +1,5 @@
-//! Faults of other implementations, on a cable and on a switch. `docs/security.md` has the table of all of them, with
-//! the tests elsewhere for the rest.
+//! Tests for known faults of other implementations, on a cable and on a switch. `docs/security.md` has the table of all
+//! known faults and their tests.
 
 use crate::vhost_common::packet::{Checksum, Packet};
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, SwitchRig, frame, rng};
@@ -8,7 +8,7 @@ use offramp_testkit::features;
 use offramp_testkit::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
 use offramp_testkit::{Guest, GuestBuilder, VnetHeader};
 
-/// The connection of two guests.
+/// The network between two guests.
 #[derive(Debug)]
 enum Between {
     Cable(Box<Rig>),
@@ -28,7 +28,7 @@ impl Between {
     }
 }
 
-/// Runs a test with two guests on each network; the second accepted no offload and has buffers.
+/// Runs a test with two guests on each network. The second guest accepts no offload and has receive buffers.
 fn every_pair(features: u64, mut test: impl FnMut(&mut Guest, &mut Guest)) {
     for case in Case::layouts() {
         for between in Between::both() {
@@ -41,7 +41,7 @@ fn every_pair(features: u64, mut test: impl FnMut(&mut Guest, &mut Guest)) {
     }
 }
 
-/// Sends a frame and then a mark. Returns the frames before the mark.
+/// Sends a frame and then the frame `mark`. Returns the frames that arrive before the mark.
 fn sent_before_mark(a: &mut Guest, b: &mut Guest, header: &VnetHeader, frame: &[u8], mark: &[u8]) -> Vec<Vec<u8>> {
     a.tx(0).send(header, &[frame]);
     a.tx(0).send(&VnetHeader::default(), &[mark]);
@@ -66,8 +66,8 @@ fn sum(bytes: &[u8]) -> u16 {
 
 #[test]
 fn a_checksum_that_begins_or_lies_beyond_the_frame_is_never_written() {
-    // CVE-2024-11614 (DPDK's vhost): a `csum_start` beyond the frame made a length wrap around. Every edge: the frame's
-    // start, its headers, its end, and the ends of the field's range.
+    // CVE-2024-11614 (DPDK's vhost): a `csum_start` beyond the frame made a length wrap around. The test covers every
+    // edge: the frame's start, headers and end, and both ends of the field's range.
     let packet = Packet { checksum: Checksum::Partial, ..Packet::udp(20) };
     let frame_sent = packet.build();
     let len = frame_sent.len() as u16;
@@ -89,7 +89,8 @@ fn a_checksum_that_begins_or_lies_beyond_the_frame_is_never_written() {
                 }
                 assert!((csum_start, csum_offset) != right_place || arrived.len() == 1, "{what}");
                 for frame in arrived {
-                    // As in Linux' `skb_checksum_help`: the field's old content counts, and 0 is written as 0xffff.
+                    // As in Linux' `skb_checksum_help`, the checksum covers the field's old content, and 0 is written
+                    // as 0xffff.
                     let checksum = match !sum(&frame_sent[start..]) {
                         0 => u16::MAX,
                         checksum => checksum,
@@ -105,7 +106,8 @@ fn a_checksum_that_begins_or_lies_beyond_the_frame_is_never_written() {
 
 #[test]
 fn a_frame_shorter_than_an_ethernet_header_goes_nowhere() {
-    // CVE-2024-41090 and CVE-2024-41091 (Linux' tap and tun): the header of a short frame was read all the same.
+    // CVE-2024-41090 and CVE-2024-41091 (Linux' tap and tun): the Ethernet header of a too short frame was read
+    // nevertheless.
     let mark = frame(&mut rng(), 100);
     every_pair(features::CSUM, |a, b| {
         for len in 1..14 {
@@ -117,7 +119,7 @@ fn a_frame_shorter_than_an_ethernet_header_goes_nowhere() {
 
 #[test]
 fn a_request_to_segment_what_is_no_ip_goes_nowhere() {
-    // CVE-2020-27617 (QEMU's net_tx_pkt): the kind of a packet without IPv4 or IPv6 was asserted to be known.
+    // CVE-2020-27617 (QEMU's net_tx_pkt): an assertion failed for a packet that was neither IPv4 nor IPv6.
     const FEATURES: u64 = features::CSUM
         | features::HOST_TSO4
         | features::HOST_TSO6
@@ -131,7 +133,7 @@ fn a_request_to_segment_what_is_no_ip_goes_nowhere() {
         frame.resize(len, 0x45);
         frame
     };
-    // ARP, LLDP, an unregistered type, a length, a tag and its end, IP that ends with the Ethernet header.
+    // Frames with ARP, LLDP, an unregistered type, a length, and a VLAN tag, and with IP types but truncated packets.
     let frames = [[0x08, 0x06], [0x88, 0xcc], [0xff, 0xff], [0x00, 0x2e], [0x81, 0x00], [0x08, 0x00], [0x86, 0xdd]]
         .map(|kind| [14, 15, 18, 60, 1514].map(|len| ethernet(kind, len)));
     every_pair(FEATURES, |a, b| {
@@ -150,7 +152,7 @@ fn a_request_to_segment_what_is_no_ip_goes_nowhere() {
 
 #[test]
 fn a_frame_to_its_sender_is_not_given_back_to_it() {
-    // CVE-2021-3416 (QEMU's adapters): a frame looped back to its sender was sent again, without end.
+    // CVE-2021-3416 (QEMU's adapters): a frame looped back to its sender was sent again, endlessly.
     let mut rng = rng();
     let (mark, mut looped) = (frame(&mut rng, 100), frame(&mut rng, 80));
     looped.copy_within(6..12, 0);

@@ -1,4 +1,4 @@
-//! The state of a guest's link: its causes, and its notices to the frontend.
+//! Tests of the state of a guest's link: its causes, and the reports to the frontend.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use offramp_testkit::{Frontend, Guest, GuestBuilder, VnetHeader};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 77];
 const CHANNEL: u64 = protocol::CONFIG | protocol::BACKEND_REQ | protocol::BACKEND_SEND_FD;
-/// Offset of the status in the configuration, and its bytes.
+/// Offset and length of the status in the configuration, in bytes.
 const STATUS_AT: u32 = 6;
 const STATUS_LEN: u32 = 2;
-/// Long enough for an unwanted message to arrive.
+/// A wait long enough for an unwanted message to arrive.
 const A_WHILE: Duration = Duration::from_millis(100);
 
 fn rig() -> Rig {
@@ -36,7 +36,7 @@ fn is_up(frontend: &Frontend) -> bool {
     }
 }
 
-/// Returns the next request of the backend; it must report a change of the configuration.
+/// Returns the next request from the backend, which must report a configuration change.
 #[track_caller]
 fn told(frontend: &Frontend, with_answers: bool) -> RawMessage {
     let message = frontend.backend_request(PATIENCE).expect("a channel that is open");
@@ -89,7 +89,7 @@ fn changes_that_come_before_the_answer_are_told_once_behind_it() {
     let first = told(frontend, true);
     for n in 0..20 {
         rig.ports[0].link().set_up(n % 2 == 0);
-        // After the answer the device knows of the change.
+        // After the answer, the device has processed the change.
         frontend.get_features().unwrap();
     }
     std::thread::sleep(A_WHILE);
@@ -97,7 +97,7 @@ fn changes_that_come_before_the_answer_are_told_once_behind_it() {
     let second = told(frontend, true);
     assert!(frontend.acknowledge_backend(&second, 0));
     assert!(!is_up(frontend));
-    // Nothing more is under way: the next message is the next change.
+    // No further message is pending: the next message reports the next change.
     rig.ports[0].link().set_up(true);
     assert!(frontend.acknowledge_backend(&told(frontend, true), 0));
     assert!(is_up(frontend));
@@ -126,13 +126,13 @@ fn a_frontend_that_closes_its_channel_or_talks_nonsense_on_it_keeps_its_connecti
         b.rx(0).fill(8, 1526);
         assert!(is_up(a.frontend()));
         if is_nonsense {
-            // An answer without a request.
+            // Send an answer without a request.
             let unasked =
                 RawMessage { header: Header::new(backend_request::CONFIG_CHANGE_MSG, 0), payload: vec![], fds: vec![] };
             assert!(a.frontend().acknowledge_backend(&unasked, 0));
             assert!(a.frontend().backend_request(PATIENCE).is_none(), "the backend closes it");
         }
-        // A new channel takes the place of the old.
+        // A new channel replaces the old channel.
         a.frontend().set_backend_req_fd().unwrap();
         rig.ports[0].link().set_up(false);
         let frontend = a.frontend();
@@ -202,13 +202,13 @@ fn a_link_is_up_while_the_wire_is_up_and_the_operator_has_not_set_it_off() {
     link.set_on(false);
     told(a.frontend(), false);
     assert!(!is_up(a.frontend()));
-    // A change that does not affect the link is not reported, and the wire does not set it on.
+    // A change of the wire that does not affect the link is not reported, and does not switch the link on.
     link.set_on(false);
     drop(b);
     b = rig.guest(1, &Guest::builder());
     wait_until("the wire to be up", || rig.ports[1].status().is_connected);
     assert!(!is_up(a.frontend()));
-    // It belongs to the port, for any frontend.
+    // The setting belongs to the port and applies to any frontend.
     drop(a);
     a = rig.guest(0, &builder(false));
     assert!(!is_up(a.frontend()));
@@ -216,7 +216,7 @@ fn a_link_is_up_while_the_wire_is_up_and_the_operator_has_not_set_it_off() {
     told(a.frontend(), false);
     assert!(is_up(a.frontend()));
     assert_eq!(rig.ports[0].channel_counters().config_changes.get(), 2);
-    // Without a wire it is not up again.
+    // Without a wire, switching on does not bring the link up.
     link.set_on(false);
     told(a.frontend(), false);
     drop(b);
@@ -232,12 +232,12 @@ fn no_frame_passes_a_guest_whose_link_is_off_and_its_buffers_are_there_after_on(
     for on_switch in [false, true] {
         let rig = Rig::with(&RigConfig { on_switch, ..RigConfig::mtu(1500).unmoderated() });
         let [mut a, mut b] = rig.guests(&Guest::builder());
-        // Exactly as many buffers as expected frames.
+        // Post exactly as many buffers as expected frames.
         a.rx(0).fill(FRAMES, 1526);
         b.rx(0).fill(FRAMES, 1526);
         rig.controls[0].set_link_on(false);
         let lost = || [rig.refused(0, Loss::LinkOff), rig.received(0, |received| received.lost(Loss::LinkOff))];
-        // Frames of a batch under way may still pass; none passes after the first lost one.
+        // Frames in a batch in progress may still pass. No frame passes after the first lost frame.
         let mut passed = [0; 2];
         for n in 1..=3 * FRAMES as u64 {
             a.tx(0).send(&VnetHeader::default(), &[&model]);
@@ -255,7 +255,7 @@ fn no_frame_passes_a_guest_whose_link_is_off_and_its_buffers_are_there_after_on(
         assert!(a.rx(0).try_recv().is_none() && b.rx(0).try_recv().is_none());
         let lost = lost();
         assert!(lost.iter().all(|lost| *lost >= 2 * FRAMES as u64), "{lost:?}");
-        // Its frontend connects again: the link belongs to the port.
+        // The frontend reconnects: the link setting belongs to the port and remains off.
         drop(a);
         wait_until("the frontend to be gone", || !rig.ports[0].status().is_connected);
         a = rig.guest(0, &Guest::builder());
@@ -281,7 +281,7 @@ fn the_link_follows_the_carrier_of_an_interface() {
         ..VhostUserConfig::new(scratch.path("guest"))
     };
     let mut port = ns.run(|| VhostUser::open(&config)).unwrap().unwrap();
-    // Nothing drives it: the end of a connection need not wait for it.
+    // No thread polls this queue. Drop the queue, so that the end of a connection need not wait for it.
     drop(port.queue(0));
     let mut frontend = Frontend::connect(&config.socket);
     frontend.get_features().unwrap();
@@ -294,7 +294,7 @@ fn the_link_follows_the_carrier_of_an_interface() {
     })
     .unwrap();
     assert!(!is_up(&frontend), "the other end is down");
-    // Each step, and the resulting state of the link.
+    // The steps, each with the resulting state of the link.
     let steps: [(fn(), bool); 5] = [
         (|| link::set_up("far").unwrap(), true),
         (|| link::set_down("far").unwrap(), false),
@@ -308,7 +308,7 @@ fn the_link_follows_the_carrier_of_an_interface() {
             assert!(frontend.acknowledge_backend(&told(&frontend, true), 0), "step {n}");
         }
     }
-    // All pending messages are read: the next one is the end of the interface.
+    // All pending messages have been read: the next message reports the end of the interface.
     ns.run(|| link::delete("near").unwrap()).unwrap();
     wait_until("the interface to be gone", || !port.link().is_up());
     assert!(!is_up(&frontend));

@@ -1,4 +1,4 @@
-//! Shared memory of a frontend: permitted files, removal, and the cost to others.
+//! Tests of a frontend's shared memory: permitted files, removal, and the effect on other guests.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -16,7 +16,7 @@ use offramp_testkit::frontend::{DirtyLog, Inflight, MemRegion};
 use offramp_testkit::process::is_alone;
 use offramp_testkit::{Buffer, Frontend, GuestMemory, HugePages, PeerError, RegionSpec, VnetHeader};
 
-/// Returns the number of mappings of shared memory in this process: by its guest, and by the port.
+/// Returns the number of mappings of shared memory in this process, by the guest and by the port.
 fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("memfd:offramp-")).count()
@@ -40,7 +40,7 @@ fn memory_on_huge_pages_carries_frames_and_is_unmapped_whatever_its_length() {
     let mut b = rig.guest(1, &case.guest());
     b.rx(0).fill(64, 1526);
     let (own, frame) = (mappings(), frame(&mut rng(), 100));
-    // Less than a page, a page and a part, from the middle of one page into the next.
+    // Regions shorter than a page, of one and a half pages, and across the border of two pages.
     for (len, file_offset) in [(1 << 20, 0), (3 << 20, 0), (1 << 20, (2 << 20) - 4096)] {
         let spec = RegionSpec { guest_addr: 0x4000_0000, len, file_offset };
         for _ in 0..GUESTS {
@@ -55,7 +55,7 @@ fn memory_on_huge_pages_carries_frames_and_is_unmapped_whatever_its_length() {
 
 #[test]
 fn the_thread_of_the_frames_unmaps_nothing() {
-    // Unmapping a large guest takes seconds. Other guests of the same thread would wait for it.
+    // Unmapping the memory of a large guest takes seconds. Other guests on the same thread would wait.
     if !is_alone("vhost_memory::the_thread_of_the_frames_unmaps_nothing") {
         return;
     }
@@ -108,7 +108,7 @@ fn an_inflight_region_that_is_taken_away_ends_its_frontend_alone() {
     for (nth, (file, page_len)) in [(ordinary, 4096)].into_iter().chain(huge).enumerate() {
         let mut a = rig.guest(0, &case.guest().inflight());
         let bases = a.stop().unwrap();
-        // A size that is no multiple of a page of either kind.
+        // Choose a size that is not a multiple of either page size.
         let mmap_size: u64 = 2 * 8232;
         nix::unistd::ftruncate(&file, mmap_size.next_multiple_of(page_len) as i64).unwrap();
         let inflight = Inflight { mmap_size, mmap_offset: 0, num_queues: 2, queue_size: 256, file };
@@ -124,7 +124,7 @@ fn an_inflight_region_that_is_taken_away_ends_its_frontend_alone() {
 
 #[test]
 fn a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone() {
-    // The device puts zeros in the place of lost memory, and may get them for only a page at a time.
+    // The device replaces lost memory by zeros. In this test, the kernel grants only a page at a time.
     if !is_alone("vhost_memory::a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone") {
         return;
     }
@@ -140,7 +140,7 @@ fn a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone() {
         let mut a = rig.guest(0, guest);
         let memory = a.memory().clone();
         b.rx(0).fill(64, 1526);
-        // Headers and frames on two pages each.
+        // Headers and frames cross a page border.
         for _ in 0..8 {
             let buffer = memory.alloc_in(1, 16 << 10, 4096);
             let chain = [Buffer::readable(buffer + 4090, 12), Buffer::readable(buffer + 12_000, 1000)];
@@ -149,7 +149,8 @@ fn a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone() {
         memory.shrink(1, 0);
         a.tx(0).publish();
         assert!(a.frontend().is_closed_within(PATIENCE), "{guest:?}");
-        // The other port is unaffected, and the next guest is served. Frames of the lost one may arrive before.
+        // The other port must be unaffected, and the next guest must be served. Frames from the lost guest may arrive
+        // first.
         let mut a = rig.guest(0, &case.guest());
         let frame = frame(&mut rng(), 60);
         a.tx(0).send(&VnetHeader::default(), &[&frame]);
@@ -160,7 +161,7 @@ fn a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone() {
 
 #[test]
 fn a_file_on_a_disk_is_no_memory() {
-    // A file on the frontend's own file system (FUSE) could hold the device in a page fault for any time.
+    // A file on the frontend's own file system (FUSE) could block the device in a page fault indefinitely.
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("memory-{}", std::process::id()));
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
@@ -183,7 +184,7 @@ fn a_file_on_a_disk_is_no_memory() {
     assert!(is_refused(connect().set_inflight_fd(&inflight(file.try_clone().unwrap().into()))));
     let why = rig.ports[0].status().last_refusal.unwrap_or_default();
     assert!(why.contains("tmpfs") && why.contains("hugetlbfs"), "{why}");
-    // The same in a file in memory is accepted.
+    // The same regions in a memory file are accepted.
     let memory = memfd_create("memory", MFdFlags::MFD_CLOEXEC).unwrap();
     nix::unistd::ftruncate(&memory, 1 << 20).unwrap();
     let named = Path::new("/dev/shm").join(format!("offramp-memory-{}", std::process::id()));
@@ -195,13 +196,13 @@ fn a_file_on_a_disk_is_no_memory() {
     }
 }
 
-/// Returns the lengths of the maximum number of regions for a guest. Together they take nearly all addresses left in
-/// this process.
+/// Returns region lengths for a guest with the maximum number of regions. Together, the regions use nearly all
+/// remaining addresses of this process.
 fn regions_of_all_addresses() -> Vec<u64> {
     const REGIONS: usize = 32;
     let map = |len: u64| {
         let (len, flags) = (NonZeroUsize::new(len as usize).unwrap(), MapFlags::MAP_NORESERVE | MapFlags::MAP_PRIVATE);
-        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        // SAFETY: a new mapping at an address chosen by the kernel affects no memory in use.
         unsafe { mmap_anonymous(None, len, ProtFlags::PROT_NONE, flags) }.ok()
     };
     let mut taken = Vec::new();
@@ -213,7 +214,7 @@ fn regions_of_all_addresses() -> Vec<u64> {
         }
     }
     for (at, len) in &taken {
-        // SAFETY: it was mapped above, and nobody knows of it.
+        // SAFETY: the range was mapped above, and no other code uses it.
         unsafe { munmap(*at, *len as usize) }.unwrap();
     }
     taken.into_iter().map(|(_, len)| len).collect()
@@ -242,11 +243,11 @@ fn a_frontend_that_takes_all_addresses_is_refused_and_no_other_notices() {
     let protocols = frontend.get_protocol_features().unwrap();
     frontend.set_protocol_features(protocols).unwrap();
     let answer = frontend.set_mem_regions(&regions, &fds);
-    // Another guest of half a gibibyte, and an existing one.
+    // Another guest with memory of half a gibibyte, and an existing guest.
     let victim = case.guest().memory(&[RegionSpec::new(0x4000_0000, 512 << 20)]);
     let place = file_in_memory(512 << 20);
     let len = NonZeroUsize::new(512 << 20).unwrap();
-    // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+    // SAFETY: a new mapping at an address chosen by the kernel affects no memory in use.
     let mapped = unsafe { mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &place, 0) };
     assert!(
         mapped.is_ok(),
@@ -280,7 +281,7 @@ fn what_a_frontend_has_mapped_is_as_long_as_it_has_use_for() {
         let last = rig.ports[0].status().last_refusal.unwrap_or_default();
         assert!(last.contains(why), "{last}");
     };
-    // Memory: a table, and region by region. The same region again is mapped once.
+    // Check the memory limit for a whole table, and region by region. A repeated region is mapped once.
     refused(connect().set_mem_regions(&[region(0, MAX + 1)], &[file.as_fd()]), "no more than 67108864");
     let frontend = connect();
     frontend.set_mem_regions(&[region(0, MAX - 4096)], &[file.as_fd()]).unwrap();
@@ -288,7 +289,8 @@ fn what_a_frontend_has_mapped_is_as_long_as_it_has_use_for() {
         frontend.add_mem_reg(region(1 << 40, 4096), file.as_fd()).unwrap();
     }
     refused(frontend.add_mem_reg(region(1 << 41, 1), file.as_fd()), "67108865 bytes in all regions");
-    // The log of all permitted memory, and of higher addresses: 64 MiB are 2 KiB of log, 2 TiB 64 MiB.
+    // Check the limit of the log, for all permitted memory and for higher addresses. 64 MiB of memory need 2 KiB of
+    // log, and 2 TiB need 64 MiB.
     let log = |frontend: &Frontend, len: u64| frontend.set_log_at(len, 0, file.as_fd());
     let frontend = connect();
     log(&frontend, 2048 + 8192).unwrap();
@@ -297,11 +299,11 @@ fn what_a_frontend_has_mapped_is_as_long_as_it_has_use_for() {
     frontend.set_mem_regions(&[region((1 << 41) - 4096, 4096)], &[file.as_fd()]).unwrap();
     log(&frontend, (64 << 20) + 8192).unwrap();
     refused(log(&frontend, (64 << 20) + 8193), "dirty log");
-    // Addresses beyond those of every processor permit no longer log.
+    // Addresses beyond the range of every processor do not permit a longer log.
     let frontend = connect();
     frontend.set_mem_regions(&[region(u64::MAX - 4096, 4096)], &[file.as_fd()]).unwrap();
     refused(log(&frontend, 1 << 38), "dirty log");
-    // The inflight region of two rings of 32768 descriptors.
+    // Check the limit of the inflight region, for two rings of 32768 descriptors.
     let len = 2 * (32 + 32_768 * 32 + 32);
     let inflight = |mmap_size| Inflight {
         mmap_size,
@@ -328,7 +330,7 @@ fn memory_takes_no_descriptors_once_it_is_mapped() {
     let region = |nth: u64| MemRegion { guest_addr: nth << 20, len: 1 << 20, user_addr: nth << 20, file_offset: 0 };
     let regions: Vec<_> = (0..REGIONS).map(region).collect();
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    // The first mapping of a process makes a file of its own; it stays.
+    // The first mapping in a process creates an additional descriptor, which stays open.
     frontend.set_mem_regions(&regions[..1], &[file.as_fd()]).unwrap();
     let before = descriptors();
     frontend.set_mem_regions(&regions, &vec![file.as_fd(); regions.len()]).unwrap();

@@ -1,9 +1,9 @@
-//! Live migration: a guest that sends and receives moves from one port to another, with a copy of its memory.
+//! Tests of live migration: a guest under traffic moves from one port to another, with a copy of its memory.
 //!
-//! The test does the monitor's work like QEMU's `migration/ram.c`. It copies all pages while the guest runs, then the
-//! pages written meanwhile, again and again, and the last ones after the rings were stopped. It records the guest's
-//! writes itself; it gets the device's writes from the dirty log alone. `OFFRAMP_VECTORS` sets the number of moving
-//! guests.
+//! The test does the monitor's work, like QEMU's `migration/ram.c`. The test copies all pages while the guest runs,
+//! then repeatedly the pages written meanwhile. The last pages are copied after the rings were stopped. The test
+//! records the guest's writes itself, and gets the device's writes only from the dirty log. `OFFRAMP_VECTORS` sets the
+//! number of moving guests.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -26,44 +26,44 @@ use rand_chacha::ChaCha8Rng;
 const GUESTS_DEFAULT: u64 = 20;
 const MTU: usize = 1500;
 const MSS: usize = 1448;
-/// Longest transmitted super-frame.
+/// Maximum number of segments in a transmitted super-frame.
 const SEGMENTS_MAX: usize = 12;
-/// Memory of the moving guest: small enough to be compared again and again.
+/// Memory of the moving guest, small enough for repeated comparison.
 const MEMORY: [RegionSpec; 2] = [
     RegionSpec { guest_addr: 0x10_0000, len: 4 << 20, file_offset: 0 },
     RegionSpec { guest_addr: 0x80_0000, len: 8 << 20, file_offset: 0x3000 },
 ];
-/// Content of unwritten memory: not 0, because the device writes 0 before it uses a buffer.
+/// Byte value of unwritten memory: not 0, because the device writes 0 before it uses a buffer.
 const UNTOUCHED: u8 = 0xee;
 const SENDS: u64 = features::CSUM | features::HOST_TSO4;
 const RECEIVES: u64 = features::GUEST_CSUM | features::GUEST_TSO4;
-/// Bytes of a buffer for a frame of the wire, and for any coalesced one.
+/// Length of a buffer for a wire frame, and for any coalesced frame, in bytes.
 const BUFFER_LEN: usize = 12 + 14 + MTU;
 const BUFFER_LEN_MAX: usize = 12 + 65_535 + 14;
-/// TCP sequence number of a stream's first byte: the numbers wrap around.
+/// TCP sequence number of a stream's first byte, chosen so that the numbers wrap around.
 const FIRST_SEQ: u32 = 0xffff_8000;
-/// Offset of a frame's number, and of its pattern.
+/// Offset of a frame's number, and offset of its pattern.
 const NUMBER_AT: usize = 14;
 const PATTERN_AT: usize = 18;
-/// Offset of TCP's sequence number, and of the payload.
+/// Offset of the TCP sequence number, and offset of the payload.
 const SEQ_AT: usize = 38;
 const PAYLOAD_AT: usize = 54;
-/// The side of the staying guest, and of the moving one.
+/// Index of the staying guest, and index of the moving guest.
 const STAYS: usize = 0;
 const MOVES: usize = 1;
-/// Maximum number of steps before the log is on, between two passes over the memory, and after the move.
+/// Maximum number of traffic steps before the log is on, between two passes over the memory, and after the move.
 const STEPS_MAX: u32 = 12;
 /// Maximum number of passes over written pages while the guest runs.
 const PASSES_MAX: u32 = 4;
 
-/// Progress of one direction: numbered frames, and bytes of a stream.
+/// Progress of one direction: the number of numbered frames, and of bytes in the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Mark {
     frames: u32,
     bytes: u32,
 }
 
-/// Frames from one guest to the other on a queue pair.
+/// The frames from one guest to the other on a queue pair.
 #[derive(Debug, Default)]
 struct Flow {
     sent: Mark,
@@ -72,12 +72,12 @@ struct Flow {
     id: u16,
     /// Progress of the flow after each transmitted chain.
     chains: Vec<Mark>,
-    /// Progress after each chain not yet received, and the chain's number of wire frames.
+    /// For each chain not yet received: the progress after the chain, and its number of wire frames.
     under_way: VecDeque<(Mark, usize)>,
 }
 
 impl Flow {
-    /// Stages a frame, if the ring has room for it and the receiver for `room` frames.
+    /// Stages a frame if the ring has room, and at most `room` wire frames would be in flight.
     fn send(&mut self, tx: &mut TxQueue, room: usize, may_segment: bool, rng: &mut ChaCha8Rng) {
         let mut next = self.sent;
         let (header, frame, frames) = if rng.random_bool(0.4) {
@@ -105,7 +105,7 @@ impl Flow {
         }
     }
 
-    /// Takes a received frame. Checks that it is the next one of its kind, with the right bytes.
+    /// Checks that a received frame is the next frame of its kind, with the correct bytes.
     fn take(&mut self, frame: &[u8]) {
         let now = &mut self.received;
         if frame[12..14] == [8, 0] {
@@ -124,7 +124,7 @@ impl Flow {
         while self.under_way.pop_front_if(|(mark, _)| has_come(mark)).is_some() {}
     }
 
-    /// Returns the wire frames sent and not received.
+    /// Returns the number of wire frames that were sent but not received.
     fn missing(&self) -> u64 {
         let mut before = self.received;
         let missing = self.under_way.iter().map(|(mark, _)| {
@@ -136,7 +136,7 @@ impl Flow {
         missing.sum()
     }
 
-    /// Gives up the missing frames: the flow continues after the received ones.
+    /// Discards the missing frames, so that the flow continues after the received frames.
     fn go_on_from_received(&mut self) {
         self.sent = self.received;
         self.under_way.clear();
@@ -165,7 +165,7 @@ struct Setup {
     sends: bool,
     receives: bool,
     interrupts: bool,
-    /// Lengths of the receive buffers with room for a frame.
+    /// Lengths of the buffers in a receive chain, which together hold a frame.
     buffer_lens: &'static [usize],
 }
 
@@ -191,8 +191,7 @@ impl Setup {
         guest.interrupts(self.interrupts).protocol_features(protocol)
     }
 
-    /// Gives the device the same number of receive buffers each time. Returns the number of wire frames that fit on
-    /// each pair.
+    /// Posts receive buffers, the same number each time. Returns the number of wire frames that fit on each pair.
     fn fill(&self, guest: &mut Guest) -> usize {
         let lens = self.buffer_lens;
         let chains = if lens[0] == BUFFER_LEN_MAX { 8 } else { usize::from(self.queue_size) / 2 / lens.len() };
@@ -213,12 +212,12 @@ impl Setup {
     }
 }
 
-/// Both guests, and the frames under way between them.
+/// Both guests, and the frames in flight between them.
 struct Traffic {
     rng: ChaCha8Rng,
     setups: [Setup; 2],
     guests: [Guest; 2],
-    /// Wire frames that fit in each guest's buffers, on each pair.
+    /// Number of wire frames that fit into each guest's buffers, per pair.
     room: [usize; 2],
     /// For each pair, the flow of each side.
     flows: Vec<[Flow; 2]>,
@@ -241,7 +240,7 @@ impl Traffic {
         }
     }
 
-    /// Sends a burst.
+    /// Sends a burst of frames from one guest.
     fn send(&mut self, side: usize) {
         let (rng, setup) = (&mut self.rng, self.setups[side]);
         let pair = rng.random_range(0..self.flows.len());
@@ -263,7 +262,7 @@ impl Traffic {
         }
     }
 
-    /// Changes a setting of the adapter.
+    /// Changes a random setting of the adapter.
     fn switch(&mut self, rig: &Rig, side: usize) {
         let control = &rig.controls[side];
         if self.rng.random() {
@@ -288,7 +287,7 @@ impl Traffic {
         }
     }
 
-    /// Returns the progress of the moving guest's flows by the device's used chains.
+    /// Returns the progress of the moving guest's flows, as shown by the device's used chains.
     fn used(&mut self) -> Vec<Mark> {
         let guest = &mut self.guests[MOVES];
         let used = self.flows.iter().enumerate().map(|(pair, flows)| {
@@ -301,14 +300,14 @@ impl Traffic {
     }
 }
 
-/// The memory on its way.
+/// A migration in progress: the dirty log, and the copy of the memory.
 struct Migration {
     log: DirtyLog,
     copy: GuestMemory,
 }
 
 impl Migration {
-    /// Makes the device log its writes, and copies everything.
+    /// Makes the device log its writes, and copies the whole memory.
     fn begin(guest: &mut Guest) -> Self {
         let rings = rings(guest);
         let log = log_writes(guest, &rings);
@@ -325,11 +324,11 @@ impl Migration {
         written.for_each(|page| self.copy.copy_page(memory, page));
     }
 
-    /// Does an operation permitted to a frontend at any time.
+    /// Performs a random operation that a frontend is permitted at any time.
     fn disturb(&mut self, traffic: &mut Traffic) {
         let guest = &mut traffic.guests[MOVES];
         match traffic.rng.random_range(0..4) {
-            // Rings are stopped and started: frames that arrive meanwhile would find no buffer.
+            // This operation restarts the rings: frames that arrive meanwhile would find no buffer.
             0 if traffic.flows.iter().all(|flows| flows[STAYS].under_way.is_empty()) => {
                 let memory = guest.memory().clone();
                 guest.frontend().set_mem_table(&memory).unwrap();
@@ -344,7 +343,7 @@ impl Migration {
         }
     }
 
-    /// Returns the pages that differ, each with its first different byte.
+    /// Returns the differing pages, each with its first different byte.
     fn differences(&self, memory: &GuestMemory) -> Vec<String> {
         let differing = pages().filter_map(|page| {
             let [new, old] = [memory, &self.copy].map(|memory| memory.read_vec(page, PAGE_LEN as usize));
@@ -380,7 +379,7 @@ fn a_guest_moves_under_traffic_with_all_that_was_written_and_loses_no_frame() {
 
 fn move_a_guest(mut rng: ChaCha8Rng) {
     let on_switch = rng.random_bool(0.3);
-    // A switch chooses the pair by the flow.
+    // On a switch, the flow determines the pair.
     let pairs = if on_switch { 1 } else { rng.random_range(1..=2) };
     let config = RigConfig { on_switch, apart: rng.random(), ..RigConfig::mtu(MTU).queue_pairs(pairs) };
     let [source, destination] = [Rig::with(&config), Rig::with(&config)];
@@ -409,7 +408,7 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
         traffic.receive_until(MOVES, "all frames before the stop", |traffic| traffic.is_received_by(MOVES));
     }
     if traffic.rng.random() {
-        // As in QEMU 7.2.
+        // QEMU 7.2 resets the status first.
         traffic.guests[MOVES].frontend().set_status(0).unwrap();
     }
     let bases = traffic.guests[MOVES].stop().expect("stopping the rings");
@@ -422,7 +421,7 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
     traffic.receive(MOVES);
     let missing: u64 = traffic.flows.iter().map(|flows| flows[STAYS].missing()).sum();
     wait_until("what came after the stop to be counted", || lost(&source, MOVES) == missing);
-    // The driver has given buffers back meanwhile.
+    // The driver has posted buffers meanwhile.
     migration.pass(&memory);
     let differences = migration.differences(&memory);
     assert!(differences.is_empty(), "written and not marked: {differences:#?}");
@@ -433,7 +432,7 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
     traffic.room[STAYS] = setups[STAYS].fill(&mut traffic.guests[STAYS]);
     traffic.guests[MOVES].move_to(copy, destination.socket(MOVES), &bases).expect("starting the destination");
     traffic.steps(&destination);
-    // Rings that have moved continue, including those without earlier traffic.
+    // Moved rings continue, including rings without earlier traffic.
     for side in [STAYS, MOVES] {
         traffic.send(side);
     }
@@ -463,7 +462,7 @@ fn a_log_is_left_alone_once_the_migration_is_cancelled() {
         let log = log_writes(&mut b, &rings);
         carry(&mut a, &mut b, 0, &frame(&mut rng, 60), &case);
         assert!(log.dirty_pages() > 0, "{case:?}");
-        // As in QEMU after a cancelled migration: nobody reads the log any more.
+        // Clear the feature, as QEMU does after a cancelled migration. QEMU then no longer reads the log.
         let (memory, negotiated) = (b.memory().clone(), b.negotiated().features);
         b.frontend().set_features(negotiated).unwrap();
         for (index, ring) in rings.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Guests and backends that come and go under traffic: nothing is left over, nothing stalls, and no frame arrives
-//! twice.
+//! Tests of guests and backends that connect and disconnect under traffic. No resource may leak, no traffic may stall,
+//! and no frame may arrive twice.
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,18 +25,18 @@ use offramp_testkit::{Frontend, Guest, GuestMemory, PeerError, RegionSpec, RxQue
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The leakable resources of this process; read them in a test that runs alone.
+/// The resources of this process that could leak. Only a test that runs alone can compare them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
     threads: usize,
-    /// Mappings of files: guest memory, dirty logs.
+    /// Number of file mappings: guest memory and dirty logs.
     file_mappings: usize,
-    /// All mappings: also stacks, and the allocator's, a slightly varying number.
+    /// Number of all mappings, including stacks and the slightly varying number of the allocator's mappings.
     mappings: usize,
 }
 
-/// Variation of the allocator's number of mappings.
+/// Permitted variation of the allocator's number of mappings.
 const ALLOCATOR_SLACK: usize = 16;
 
 impl Held {
@@ -73,7 +73,7 @@ fn number_of(frame: &[u8]) -> u32 {
     u32::from_le_bytes([frame[20], frame[21], frame[22], frame[23]])
 }
 
-/// Takes the received frames, and checks them against the sent ones: whole, in order, and nothing twice.
+/// Takes the received frames, and checks that they are complete, in order and not duplicated.
 #[track_caller]
 fn take_in_order(rx: &mut RxQueue, model: &[u8], last: &mut Option<u32>, what: &dyn std::fmt::Debug) {
     while let Some(received) = rx.try_recv() {
@@ -103,7 +103,7 @@ fn two_hundred_frontends_that_die_under_traffic_leave_nothing_behind() {
         for round in 0..ROUNDS {
             let mut a = rig.guest(0, &case.guest());
             a.rx(0).fill(64, 1526);
-            // Traffic both ways, some of it in flight when the frontend dies.
+            // Send traffic in both directions, some of it in flight when the frontend dies.
             for _ in 0..rng.random_range(1..60) {
                 let mut frame = model.clone();
                 numbered(&mut frame, sent);
@@ -127,7 +127,7 @@ fn two_hundred_frontends_that_die_under_traffic_leave_nothing_behind() {
         assert_eq!(rig.ports[0].channel_counters().connections.get(), ROUNDS as u64, "{case:?}");
         assert_eq!(rig.ports[0].channel_counters().refused_connections.get(), 0, "{case:?}");
         assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), 0, "{case:?}");
-        // The remaining guest still sends, and a new one receives it.
+        // The remaining guest can still send, and a new guest receives its frames.
         while b.rx(0).recv_within(Duration::from_millis(50)).is_some() {}
         let mut a = rig.guest(0, &case.guest());
         a.rx(0).fill(8, 1526);
@@ -184,7 +184,7 @@ fn a_guest_goes_on_when_its_backend_is_restarted() {
             assert!(!sockets[0].exists(), "a server takes its socket with it");
             rig = Rig::with(&config);
             if case.packed {
-                // A driver of a packed ring does not know the backend's position among its chains in flight.
+                // A driver of a packed ring cannot determine the backend's position among its chains in flight.
                 a.reset_rings();
                 b.reset_rings();
             }
@@ -198,7 +198,7 @@ fn a_guest_goes_on_when_its_backend_is_restarted() {
     }
 }
 
-/// Environment variable with the directory for the sockets of a backend in its own process.
+/// Environment variable with the directory for the sockets of a backend in a separate process.
 const SOCKETS: &str = "OFFRAMP_TEST_SOCKETS";
 
 /// A backend in a process that can be killed.
@@ -219,7 +219,7 @@ impl Backend {
     }
 }
 
-/// Kills the process as `kill -9` does.
+/// Kills the process with SIGKILL.
 impl Drop for Backend {
     fn drop(&mut self) {
         self.0.kill().expect("killing the backend");
@@ -227,7 +227,7 @@ impl Drop for Backend {
     }
 }
 
-/// Runs the backend of the test below; does nothing unless that test starts it.
+/// Runs the backend for other tests. Does nothing unless another test starts this one.
 #[test]
 #[ignore = "started by another test"]
 fn a_backend_in_a_process_of_its_own() {
@@ -240,8 +240,9 @@ fn a_backend_in_a_process_of_its_own() {
     }
 }
 
-/// Frames with numbers, a backend killed at any moment, and another in its place. Chains that the killed one had not
-/// given back are sent again, so they arrive. Others are not sent again, so they arrive at most once.
+/// Sends numbered frames while backends are killed at random times and replaced. The driver resends chains that the
+/// killed backend had not returned, so these frames arrive. All other frames are not resent, so each arrives at most
+/// once.
 #[test]
 fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
     const ROUNDS: usize = 25;
@@ -250,7 +251,7 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
     for case in Case::rings() {
         let scratch = Scratch::new();
         let mut backend = Backend::start(&scratch);
-        // A size that is no power of two where possible, and chains of two descriptors.
+        // Use a ring size that is not a power of two where possible, and chains of two descriptors.
         let size = if case.packed { 101 } else { 128 };
         let builder = case.guest().queue_size(size).inflight();
         let sockets = [scratch.path("guest0"), scratch.path("guest1")];
@@ -267,7 +268,7 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
                 sent += 1;
             }
             a.tx(0).publish();
-            // From before the first frame was taken until after the last.
+            // The kill can happen at any time from before the first frame until after the last frame.
             std::thread::sleep(Duration::from_micros(rng.random_range(0..600)));
             drop(backend);
             while let Some(used) = a.tx(0).take_used() {
@@ -287,7 +288,7 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
             take(&mut b, &mut came, before);
             let restarted = came.len();
             backend = Backend::start(&scratch);
-            // The receiver first: frames sent again must find a receiver.
+            // Reconnect the receiver first: resent frames must find a receiver.
             b.reconnect(&sockets[1]);
             a.reconnect(&sockets[0]);
             a.tx(0).kick();
@@ -310,7 +311,8 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
 
 #[test]
 fn calls_that_lead_into_each_other_hold_no_thread() {
-    // The two ends of a socket as the calls of two rings: after the guest has gone, only the backend has them.
+    // The two ends of a socket are the call descriptors of two rings. After the guest has gone, only the backend holds
+    // them.
     let scratch = Scratch::new();
     let backend = Backend::start(&scratch);
     let call_threads = || {
@@ -329,7 +331,7 @@ fn calls_that_lead_into_each_other_hold_no_thread() {
         a.frontend().set_vring_call(vring as u32, Some(end.as_fd())).unwrap();
     }
     drop(ends);
-    // A thread sets its own name: it may exist for a while without it.
+    // A thread sets its own name, so it may exist for a while without the name.
     wait_until("a thread for each call", || call_threads() == 2);
     let frame = frame(&mut rng(), 100);
     for _ in 0..20 {
@@ -342,19 +344,20 @@ fn calls_that_lead_into_each_other_hold_no_thread() {
     wait_until("the end of the threads", || call_threads() == 0);
 }
 
-/// Returns the number of connections in the storm. `.ci/nightly` has 10,000.
+/// Returns the number of connections in the storm. `.ci/nightly` uses 10,000.
 fn storm_connections() -> usize {
     std::env::var("OFFRAMP_STORM_CONNECTIONS").map_or(1000, |number| number.parse().expect("a number"))
 }
 
-/// Returns the resident memory of this process, bytes (proc(5), `VmRSS`).
+/// Returns the resident memory of this process, in bytes (proc(5), `VmRSS`).
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Runs the handshake of a frontend, up to `steps` of it. An error ends it: another connection may have the port.
+/// Runs up to `steps` steps of a frontend's handshake. An error ends the handshake, because another connection may
+/// occupy the port.
 fn shake_hands(frontend: &mut Frontend, guest: &GuestMemory, event: &EventFd, steps: usize) -> Result<(), PeerError> {
     let ring = |index: u32| VringAddr {
         index,
@@ -407,7 +410,7 @@ fn after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_
             if shake_hands(&mut frontend, &guest, &event, steps).is_ok() {
                 match rng.random_range(0..3) {
                     0 => frontend.send_bytes(&half[..rng.random_range(1..half.len())], &[event.as_fd()]),
-                    // An answer without a reader.
+                    // Request an answer that nobody reads.
                     1 => frontend.send_raw(Header::new(request::GET_FEATURES, 0), &[], &[]),
                     _ => true,
                 };
@@ -438,7 +441,8 @@ fn after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_
         connections as f64 / began.elapsed().as_secs_f64()
     );
     let refused = counters.refused_connections.get();
-    // Each comes after the one before it has gone, half of them in the middle of a message, and carries a frame.
+    // Each frontend connects after the previous one has disconnected, half of them in the middle of a message. Each
+    // carries a frame.
     let mut seconds = [0.0, 0.0];
     for nth in 0..AFTERWARDS {
         let began = Instant::now();
@@ -471,7 +475,7 @@ fn opening_and_closing_ports_leaves_nothing_behind() {
         let [mut a, mut b] = rig.guests(&Guest::builder().queue_pairs(3));
         b.rx(2).fill(16, 1526);
         carry(&mut a, &mut b, 2, &model, &"open and close");
-        // The guests are still connected when the ports are dropped.
+        // Drop the ports while the guests are still connected.
         drop(rig);
         assert!(a.frontend().is_closed_within(PATIENCE));
     };
@@ -509,7 +513,7 @@ fn a_port_that_ends_leaves_the_socket_of_another_that_has_its_place() {
     assert!(config.socket.exists());
     second.remove_socket();
     assert!(!config.socket.exists());
-    // The file left by a dead port is replaced.
+    // The socket file left by a dead port is replaced.
     drop(std::os::unix::net::UnixListener::bind(&config.socket).unwrap());
     drop(VhostUser::open(&config).unwrap());
     assert!(!config.socket.exists());
@@ -523,7 +527,7 @@ fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
     let scratch = Scratch::new();
     let good = VhostUserConfig::new(scratch.path("port"));
     let mut first = VhostUser::open(&good).unwrap();
-    // Nobody waits for a closed queue.
+    // Drop the queue, so that the port need not wait for it.
     drop(first.queue(0));
     let before = Held::now();
     for _ in 0..20 {
@@ -564,12 +568,12 @@ fn a_frontend_that_comes_while_no_descriptor_is_left_is_answered_when_there_is_o
         return;
     }
     let rig = Rig::with(&RigConfig::mtu(1500));
-    // Few enough to be used up at once.
+    // Set a limit low enough to be reached at once.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 256, most).unwrap();
     let mut taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     taken.pop();
-    // The last one is the frontend's own.
+    // The last free descriptor is used by the frontend itself.
     let frontend = Frontend::connect(rig.socket(0));
     assert!(std::fs::File::open("/dev/null").is_err());
     std::thread::sleep(Duration::from_millis(20));
@@ -603,7 +607,7 @@ fn a_thousand_frontends_in_a_row_are_each_answered() {
     let rig = Rig::with(&RigConfig::mtu(1500));
     let mut before = None;
     for round in 0..1000 {
-        // A frontend that connects right after the end of the one before is no second one.
+        // A frontend that connects right after the end of the previous one does not count as a second frontend.
         let frontend = Frontend::connect(rig.socket(0));
         assert!(frontend.get_features().is_ok(), "frontend {round}");
         if round == 100 {
@@ -641,7 +645,7 @@ fn a_ring_that_is_stopped_under_traffic_goes_on_without_loss_or_repetition() {
                 last == Some(sent - 1)
             });
         }
-        // Nothing was lost: a stop only delays the guest.
+        // No frame was lost: a stop only delays the guest.
         assert_eq!(rig.received(1, |d| d.frames_out.get()), u64::from(sent), "{case:?}");
         assert_eq!(rig.received(1, Direction::lost_total), 0, "{case:?}");
     }
@@ -654,7 +658,7 @@ fn a_receive_ring_that_is_stopped_under_traffic_shows_no_half_frame() {
     for case in Case::all().filter(|case| case.mergeable && !case.indirect) {
         let rig = Rig::with(&RigConfig::mtu(1500));
         let [mut a, mut b] = rig.guests(&case.guest());
-        // Each frame takes several chains.
+        // Each frame uses several chains.
         b.rx(0).fill(250, 100);
         let (mut sent, mut last) = (0, None);
         for round in 0..60 {
@@ -791,7 +795,7 @@ fn memory_that_is_replaced_under_traffic_is_unmapped_and_no_frame_is_lost() {
                 a.tx(0).send(&VnetHeader::default(), &[&frame]);
             }
             let memory = a.memory().clone();
-            // The same table again: as when a device's memory appears or goes.
+            // Send the same table again, as a frontend does when a device's memory appears or disappears.
             a.frontend().set_mem_table(&memory).unwrap();
             a.tx(0).kick();
             wait_until("all frames", || {
@@ -845,7 +849,7 @@ fn messages_with_descriptors_leave_none_behind_however_often_they_are_sent() {
     expect_no_more_than(&before);
 }
 
-/// A task that its test can hold up.
+/// A task that its test can block.
 struct Gated<T> {
     task: T,
     gate: Arc<Gate>,
@@ -854,7 +858,7 @@ struct Gated<T> {
 #[derive(Default)]
 struct Gate {
     lock: Mutex<()>,
-    /// The task has reached the gate.
+    /// True if the task has reached the gate.
     is_reached: AtomicBool,
 }
 
@@ -901,7 +905,7 @@ fn a_frontend_is_disconnected_when_the_port_says_so_also_while_its_thread_stands
         wait_until("the reason", || port.status().last_refusal.as_deref() == Some(why));
         drop(held);
     }
-    // The next frontend is accepted: its frames are taken.
+    // The next frontend is accepted, and its frames are fetched.
     let mut guest = connect();
     guest.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng(), 60)]);
     guest.tx(0).drain(PATIENCE);

@@ -1,4 +1,4 @@
-//! The owner of a port's socket: its permissions, and the user that may be its frontend.
+//! Tests of a port's socket: its permissions, and the user permitted as its frontend.
 
 use crate::common::is_root_of_the_machine;
 use nix::unistd::{Gid, geteuid};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 /// `GET_PROTOCOL_FEATURES`, version 1, without a payload.
 const REQUEST: [u32; 3] = [15, 1, 0];
-/// The group of nobody, on every Linux.
+/// Id of the group of the user nobody, on every Linux.
 const NOGROUP: u32 = 65534;
 
-/// A directory, removed with its test.
+/// A directory that is removed at the end of its test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -37,7 +37,7 @@ impl Drop for Directory {
     }
 }
 
-/// Waits until a state is reached without further action.
+/// Waits until `is_so` returns true.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_mins(1);
     while !is_so() {
@@ -46,10 +46,10 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Returns whether the port answers on a connection, or ends it.
+/// Returns true if the port answers on a connection, and false if the port ends the connection.
 fn is_answered(mut stream: &UnixStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // After the port has ended the connection, a write fails.
+    // A write fails after the port has ended the connection.
     let _ = stream.write_all(&REQUEST.map(u32::to_ne_bytes).concat());
     match stream.read(&mut [0; 20]) {
         Ok(len) => len > 0,
@@ -107,7 +107,7 @@ fn a_listener_of_another_user_is_no_frontend() {
         assert_eq!(is_answered(&stream), is_taken);
         assert_eq!(port.channel_counters().refused_connections.get() > 0, !is_taken);
         drop(port);
-        // Connections from before the end of the port.
+        // Accept the connections made before the port ended.
         listener.set_nonblocking(true).unwrap();
         while listener.accept().is_ok() {}
         listener.set_nonblocking(false).unwrap();

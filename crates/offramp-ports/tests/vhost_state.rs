@@ -1,5 +1,5 @@
-//! A frontend saves its guest and continues it later, at another port: snapshots, clones and migration in Cloud
-//! Hypervisor. The frontend here does what `vu_common_ctrl.rs` of Cloud Hypervisor 53 does.
+//! Tests of a frontend that saves its guest and continues the guest at another port: snapshots, clones and migration in
+//! Cloud Hypervisor. The test frontend behaves like `vu_common_ctrl.rs` in Cloud Hypervisor 53.
 
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, frame, rng, wait_until};
 use offramp_adapter::stats::Direction;
@@ -9,16 +9,16 @@ use offramp_testkit::memory::PAGE_LEN;
 use offramp_testkit::{Dialect, Guest, GuestBuilder, GuestMemory, PeerError, RegionSpec, RxQueue, VnetHeader};
 use rand::RngExt;
 
-/// Memory of the guests: small enough to be copied.
+/// Memory of the guests, small enough to copy.
 const MEMORY: RegionSpec = RegionSpec { guest_addr: 0x10_0000, len: 4 << 20, file_offset: 0 };
-/// Receive buffers of a guest.
+/// Number of receive buffers of a guest.
 const BUFFERS: usize = 48;
 const BUFFER_LEN: usize = 2048;
 const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIGURE_MEM_SLOTS;
 
 fn builder(case: &Case, keeps_state: bool) -> GuestBuilder {
     let state = if keeps_state { protocol::DEVICE_STATE } else { 0 };
-    // A packed ring needs no power of two.
+    // The size of a packed ring need not be a power of two.
     let guest = case.guest().dialect(Dialect::CloudHypervisor).queue_size(if case.packed { 100 } else { 64 });
     guest.protocol_features(PROTOCOL | state).memory(&[MEMORY])
 }
@@ -30,12 +30,13 @@ fn copy_of(memory: &GuestMemory) -> GuestMemory {
     copy
 }
 
-/// A frontend's bases for a restored guest.
+/// The bases that a frontend sets for a restored guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bases {
-    /// The backend's answers to `GET_VRING_BASE`.
+    /// The bases returned by the backend for `GET_VRING_BASE`.
     Saved,
-    /// The driver's available index, where Cloud Hypervisor reads it in memory: after it nothing is available.
+    /// The driver's available index, which Cloud Hypervisor reads from guest memory. No chain is available at this
+    /// position.
     Available,
 }
 
@@ -68,7 +69,7 @@ fn expect(rx: &mut RxQueue, numbers: std::ops::Range<u32>, what: &dyn std::fmt::
     }
 }
 
-/// Saves a guest with frames in flight at one port, and restores it at two others.
+/// Saves a guest with frames in flight at one port, and restores the guest at two other ports.
 fn save_and_restore(case: Case, keeps_state: bool, bases: Bases) {
     let what = (case, keeps_state, bases);
     let mut rng = rng();
@@ -77,7 +78,7 @@ fn save_and_restore(case: Case, keeps_state: bool, bases: Bases) {
     let mut peer = rigs[0].guest(1, &case.guest());
     assert_eq!(guest.rx(0).fill(BUFFERS, BUFFER_LEN), BUFFERS);
     peer.rx(0).fill(BUFFERS, BUFFER_LEN);
-    // Several laps of the ring.
+    // Send up to several laps of the ring.
     let before = rng.random_range(0..250);
     for number in 0..before {
         send(&mut peer, number..number + 1);
@@ -85,7 +86,7 @@ fn save_and_restore(case: Case, keeps_state: bool, bases: Bases) {
         send(&mut guest, number..number + 1);
         expect(peer.rx(0), number..number + 1, &what);
     }
-    // The driver has not seen these when it is paused.
+    // The driver is paused before it has seen these frames.
     guest.rx(0).set_recycle(false);
     let in_flight = rng.random_range(0..BUFFERS as u32);
     println!("{before} frames before, {in_flight} in flight");
@@ -100,7 +101,7 @@ fn save_and_restore(case: Case, keeps_state: bool, bases: Bases) {
     send(&mut peer, before + in_flight..before + in_flight + 3);
     drop(peer);
 
-    // A driver lives once, so only the device of the clone is tried.
+    // The driver exists only once, so the first clone tests only the device.
     for (rig, lives) in rigs[1..].iter().zip([false, true]) {
         let mut peer = rig.guest(1, &case.guest());
         peer.rx(0).fill(BUFFERS, BUFFER_LEN);
@@ -122,9 +123,9 @@ fn save_and_restore(case: Case, keeps_state: bool, bases: Bases) {
 fn a_restored_guest_receives_in_every_posted_buffer_and_nothing_is_lost_or_doubled() {
     for case in Case::layouts().chain(Case::all().filter(|case| case.in_order && case.mergeable && !case.indirect)) {
         save_and_restore(case, true, Bases::Saved);
-        // The state knows better than the frontend.
+        // The position in the state takes precedence over the frontend's position.
         save_and_restore(case, true, Bases::Available);
-        // A packed ring has no position in memory, and Cloud Hypervisor does not negotiate one.
+        // A packed ring has no position in memory, and Cloud Hypervisor does not negotiate packed rings.
         if !case.packed {
             save_and_restore(case, false, Bases::Saved);
             save_and_restore(case, false, Bases::Available);
@@ -152,7 +153,7 @@ fn a_guest_goes_on_at_the_same_port_after_its_state_was_saved() {
     }
 }
 
-/// Another driver after the load has other rings.
+/// A driver that starts after the load has new rings.
 #[test]
 fn a_ring_that_is_set_up_anew_after_a_load_does_not_begin_at_the_saved_position() {
     for case in Case::layouts() {

@@ -1,4 +1,4 @@
-//! Guests with several queue pairs on a switch: the receive pair of a flow, and the order of its frames.
+//! Tests of guests with several queue pairs on a switch: the receive pair of a flow, and the order of its frames.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use rand::RngExt;
 const PAIRS: usize = 4;
 const BUFFERS: usize = 200;
 const BUFFER_LEN: usize = 1526;
-/// A flow that only announces its sender.
+/// A flow used only to announce its sender.
 const HELLO: u16 = 1000;
 
 /// Connects a guest with `pairs` queue pairs and receive buffers in each.
@@ -30,12 +30,12 @@ fn guest(rig: &SwitchRig, side: usize, builder: GuestBuilder, pairs: usize) -> G
     guest
 }
 
-/// Connects a guest to each port; the switch has learnt each.
+/// Connects a guest to each port, and lets the switch learn both guests.
 fn guests(rig: &SwitchRig, case: &Case, pairs: [usize; 2]) -> [Guest; 2] {
     guests_of(rig, &case.guest(), pairs)
 }
 
-/// As [`guests`], for guests of any kind.
+/// Connects guests of any kind, like [`guests`].
 fn guests_of(rig: &SwitchRig, builder: &GuestBuilder, pairs: [usize; 2]) -> [Guest; 2] {
     let mut guests = [0, 1].map(|side| guest(rig, side, builder.clone(), pairs[side]));
     for side in [0, 1] {
@@ -45,7 +45,7 @@ fn guests_of(rig: &SwitchRig, builder: &GuestBuilder, pairs: [usize; 2]) -> [Gue
     guests
 }
 
-/// Returns frame `number` of a flow from guest `side`: the other direction has all addresses swapped.
+/// Returns frame `number` of a flow from guest `side`. The opposite direction has all addresses swapped.
 fn bytes(side: usize, flow: u16, number: u32) -> Vec<u8> {
     let ports = [(2000 + flow, 80), (80, 2000 + flow)][side];
     let mut frame = Packet { ports, seq: number, ..Packet::tcp(20) }.build();
@@ -65,7 +65,7 @@ fn flow_and_number(received: &Received) -> (u16, u32) {
     (ports[0].max(ports[1]) - 2000, seq)
 }
 
-/// Waits for `count` frames. Returns each with its pair, pair by pair.
+/// Waits for `count` frames. Returns each frame with its pair, grouped by pair.
 fn receive(guest: &mut Guest, count: usize) -> Vec<(usize, Received)> {
     let mut came = Vec::new();
     wait_until("all frames", || {
@@ -115,7 +115,7 @@ fn flows_that_a_guest_never_sent_spread_over_its_pairs_and_stay_there() {
             }
         }
         let used: BTreeSet<_> = places.values().collect();
-        // A fair hash leaves a pair out once in 10^7.
+        // With a fair hash, the probability of an unused pair is 10^-7.
         assert_eq!(used.len(), PAIRS, "{case:?}");
     }
 }
@@ -155,9 +155,9 @@ fn memory_that_is_replaced_moves_no_flow() {
     }
 }
 
-/// Random flows, sent by the receiver on random pairs, while pairs are switched on and off. Each frame arrives once, on
-/// an enabled pair, and in the order of its flow within every pair. After a flow moved, none of its frames arrives on
-/// the old pair.
+/// Sends random flows, which the receiver also sends on random pairs, while pairs are switched on and off. Each frame
+/// must arrive once, on an enabled pair, and in the order of its flow within every pair. After a flow has moved, none
+/// of its frames may arrive on the old pair.
 #[test]
 fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
     const FLOWS: u16 = 12;
@@ -187,7 +187,7 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
                 a.tx(0).stage(&VnetHeader::default(), &[&bytes(0, flow, *number)]).expect("room in the ring");
                 *number += 1;
                 if nth == burst / 2 {
-                    // In the middle of the traffic, without waiting for an answer.
+                    // Switch during the traffic, without waiting for an answer.
                     a.tx(0).publish();
                     if round % 2 == 0 {
                         let mut state = (2 * toggled as u32).to_le_bytes().to_vec();
@@ -206,7 +206,8 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
             for (flow, by_pair) in numbers {
                 let mut all: Vec<_> = by_pair.values().flatten().copied().collect();
                 assert!(by_pair.values().all(|on_pair| on_pair.is_sorted()), "flow {flow}: {by_pair:?}, {case:?}");
-                // Each pair had a run of its own: the flow moved, and never came back while frames were under way.
+                // Each pair received one contiguous run: the flow moved, and never returned while frames were in
+                // flight.
                 let mut runs: Vec<_> = by_pair.values().map(|run| (run[0], run[run.len() - 1])).collect();
                 runs.sort_unstable();
                 assert!(runs.is_sorted_by(|before, after| before.1 < after.0), "flow {flow}: {by_pair:?}, {case:?}");
@@ -215,14 +216,14 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
                 expected[usize::from(flow)] += all.len() as u32;
                 assert!(all.iter().copied().eq(first..expected[usize::from(flow)]), "flow {flow}: {all:?}, {case:?}");
             }
-            // The switched state is known before any check against it.
+            // Wait for an answer, so that the switched state is in force before the next check.
             b.frontend().get_features().unwrap();
         }
     }
 }
 
-/// A guest sends a number of frames on each pair, and receives another number of the same flow there. The last pair has
-/// no room for all of them.
+/// A guest sends frames on each pair, and receives a different number of frames of the same flow on that pair. The last
+/// pair lacks room for all of its frames.
 #[test]
 fn each_pair_of_a_guest_counts_what_it_sent_and_received() {
     for case in Case::layouts() {
@@ -234,7 +235,7 @@ fn each_pair_of_a_guest_counts_what_it_sent_and_received() {
                 .map(|way| [&way.frames_in, &way.frames_out, &way.bytes_out, &way.host_frames].map(Counter::get));
             (sent, got, receive.lost(Loss::Drop), transmit.lost_total() + receive.lost_total())
         };
-        // A greeting has passed each way.
+        // One greeting has already passed in each direction.
         let before: Vec<_> = (0..PAIRS).map(counts).collect();
         let len = bytes(1, 0, 0).len() as u64;
         let (mut sent, mut received) = ([0; PAIRS], [0; PAIRS]);
@@ -259,7 +260,7 @@ fn each_pair_of_a_guest_counts_what_it_sent_and_received() {
             assert_eq!((now.2, now.3), (lost, lost), "pair {pair}: {case:?}");
         }
         for (pair, stats) in rig.seats[1].queues().iter().enumerate() {
-            // A deferred interrupt may come after the last poll.
+            // A deferred interrupt may be sent after the last poll.
             wait_until("all calls to be counted", || {
                 let counted = [&stats.receive, &stats.transmit].map(|way| way.interrupts.get());
                 counted[0] > 0 && counted == [b.rx(pair).signals().calls, b.tx(pair).signals().calls]
@@ -268,7 +269,7 @@ fn each_pair_of_a_guest_counts_what_it_sent_and_received() {
     }
 }
 
-/// Creates a guest of two pairs that sets its table of receive queues, and its port, driven by this thread from now on.
+/// Creates a guest with two pairs that sets its RSS table, and its port, which this thread polls.
 fn driven_by_hand(case: &Case, scratch: &Scratch) -> (Guest, VhostUser, VhostPort) {
     let config = VhostUserConfig {
         queue_pairs: 2,
@@ -285,7 +286,7 @@ fn driven_by_hand(case: &Case, scratch: &Scratch) -> (Guest, VhostUser, VhostPor
     (guest, user, port)
 }
 
-/// Returns the result of `work`, run beside a thread that polls.
+/// Runs `work` in another thread while this thread polls, and returns the result.
 fn beside<R: Send>(work: impl FnOnce() -> R + Send, mut poll: impl FnMut()) -> R {
     std::thread::scope(|scope| {
         let working = scope.spawn(work);
@@ -296,11 +297,10 @@ fn beside<R: Send>(work: impl FnOnce() -> R + Send, mut poll: impl FnMut()) -> R
     })
 }
 
-/// Sets the guest's table so that all frames come on that pair. The port makes the change before it fetches, as between
-/// two guests' turns.
+/// Sets the guest's table so that all frames are received on that pair. The port applies the change before it fetches
+/// frames.
 fn receive_on(guest: &mut Guest, pair: u8, port: &mut VhostPort) {
-    // Class 4, command 1: no kind of packets is hashed, `pair` gets the unhashed ones, one entry, two queues for
-    // transmit, no key.
+    // Class 4, command 1: no hashed types, `pair` for unhashed frames, one table entry, two transmit queues, no key.
     let command = [4, 1, 0, 0, 0, 0, 0, 0, pair, 0, 0, 0, 2, 0, 0];
     let answer = beside(|| guest.control().command(&[&command], &[1]), || assert!(!port.tx_next(0).unwrap()));
     assert_eq!(answer, Some(vec![0]));
@@ -333,7 +333,7 @@ fn a_frame_that_waits_on_a_pair_is_shown_before_the_pair_is_given_up() {
         port.rx_deliver(&RxMeta::default(), &bytes(0, 0, 0)).unwrap();
         let give_up = || {
             guest.frontend().set_vring_enable(RECEIVE_OF_LAST, false).unwrap();
-            // It is answered after that.
+            // The answer shows that the ring was disabled before.
             guest.frontend().get_features().unwrap();
         };
         beside(give_up, || assert!(!port.tx_next(0).unwrap()));
@@ -341,7 +341,8 @@ fn a_frame_that_waits_on_a_pair_is_shown_before_the_pair_is_given_up() {
     }
 }
 
-/// A guest refills a disabled ring before each frame of another pair: each time, a batch is fetched and discarded.
+/// A guest refills a disabled ring before each frame of another pair, so that each time a batch is fetched and
+/// discarded.
 #[test]
 fn what_is_fetched_from_a_disabled_ring_is_charged_to_its_port() {
     const TRANSMIT_OF_LAST: u32 = 3;
@@ -359,16 +360,16 @@ fn what_is_fetched_from_a_disabled_ring_is_charged_to_its_port() {
             assert!(port.tx_next(0).unwrap());
             port.tx_cost_bytes()
         };
-        // The other pair is polled first from now on.
+        // From here on, the other pair is polled first.
         let alone = cost_bytes(&mut guest, &mut port);
         for _ in 0..2 {
             (0..FRAMES).for_each(|_| _ = guest.tx(1).send(&VnetHeader::default(), &[&[7; 60]]));
             let of_both = cost_bytes(&mut guest, &mut port);
-            // At least a cache line for each of them.
+            // Each discarded frame costs at least a cache line.
             assert!(of_both >= alone + 64 * FRAMES, "{of_both}, {alone} alone: {case:?}");
             assert_eq!(cost_bytes(&mut guest, &mut port), alone, "{case:?}");
         }
-        // The same holds without a frame.
+        // The cost is also charged if no frame is fetched.
         for fetch in [|port: &mut VhostPort| assert!(!port.tx_next(0).unwrap()), VhostPort::tx_hold] {
             (0..FRAMES).for_each(|_| _ = guest.tx(1).send(&VnetHeader::default(), &[&[7; 60]]));
             fetch(&mut port);
@@ -405,16 +406,16 @@ fn a_pair_that_always_has_a_frame_keeps_no_other_pair_waiting() {
     let rare = bytes(0, 1, 0);
     for case in Case::rings() {
         let scratch = Scratch::new();
-        // The port is dropped first: nothing waits for it then.
+        // The port is dropped first, so that the control thread need not wait.
         let (mut guest, _user, mut port) = driven_by_hand(&case, &scratch);
-        // No longer than a batch, and than the turn of a pair with long frames.
+        // The wait must not exceed a batch, or a turn of a pair with long frames.
         for (busy, len, calls_max) in [(0, 60, 33), (1, 60, 33), (0, LONG, 2), (1, LONG, 2)] {
             let mut next = |guest: &mut Guest| {
                 guest.tx(busy).send(&VnetHeader::default(), &[&vec![7; len]]);
                 assert!(port.tx_next(0).unwrap(), "there are frames");
                 port.tx_frame().bytes() == rare
             };
-            // The busy pair always has more than one batch.
+            // Keep more than one batch queued on the busy pair.
             (0..64).for_each(|_| _ = guest.tx(busy).send(&VnetHeader::default(), &[&vec![7; len]]));
             next(&mut guest);
             guest.tx(1 - busy).send(&VnetHeader::default(), &[&rare]);

@@ -1,13 +1,13 @@
-//! ipsec-mb's AEADs without ESP.
+//! The AEADs of ipsec-mb without ESP.
 
 use offramp_offload::esp::{Aad, Aead, AeadAlgorithm, Nonce, Suite, TAG_LEN};
 
-/// Returns additional data as in a packet.
+/// Returns additional data as in an ESP packet.
 fn aad() -> Aad {
     Aad::new(0x1000, 1, false)
 }
 
-/// The same cipher without ESP.
+/// A cipher without ESP.
 pub struct Raw {
     key: Box<dyn Aead>,
     sequence: u64,
@@ -25,28 +25,28 @@ impl Raw {
         Nonce::new([0; 4], sequence)
     }
 
-    /// Encrypts in place and writes the tag to the end of `bytes`.
+    /// Encrypts in place, and writes the tag to the end of `bytes`.
     #[inline]
     pub fn seal(&mut self, bytes: &mut [u8]) {
         self.sequence += 1;
         self.key.seal(Self::nonce(self.sequence), aad(), bytes).expect("lengths that fit");
     }
 
-    /// Encrypts from elsewhere.
+    /// Encrypts `clear` into `out`.
     #[inline]
     pub fn seal_from(&mut self, clear: &[u8], out: &mut [u8]) {
         self.sequence += 1;
         self.key.seal_from(Self::nonce(self.sequence), aad(), clear, &[], out).expect("lengths that fit");
     }
 
-    /// Decrypts bytes sealed under `sequence`.
+    /// Decrypts bytes that were encrypted with `sequence`.
     #[inline]
     pub fn open(&self, sequence: u64, bytes: &mut [u8]) -> usize {
         self.key.open(Self::nonce(sequence), aad(), bytes).expect("a genuine packet");
         bytes.len() - TAG_LEN
     }
 
-    /// Returns the number of the last sealing.
+    /// Returns the sequence number of the last encryption.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }

@@ -10,12 +10,12 @@ use offramp_ports::sys::{NetNs, link};
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 use std::os::fd::AsFd;
 
-/// The host's address on its TAP, and that of its neighbour on the wire.
+/// The host's address on its TAP, and the address of its neighbour on the wire.
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 pub const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// Longer than any frame needs to arrive: a test that reaches it has failed.
+/// Time limit in milliseconds, far above the transit time of a frame. A test that reaches this limit has failed.
 const PATIENCE_MS: u16 = 10_000;
 
 /// Returns a new namespace, or panics with the reason.
@@ -23,12 +23,11 @@ pub fn namespace() -> NetNs {
     NetNs::new().unwrap_or_else(|e| panic!("this test needs a network namespace: {e}; run as root"))
 }
 
-/// Returns whether this process is root of the machine, and not only of a user namespace of its own. A few of the
-/// kernel's settings are for that root alone.
+/// Returns whether this process is root in the initial user namespace. Only that root can change a few kernel settings.
 ///
-/// A test with this requirement prints it, and is skipped elsewhere; in CI that is a failure.
+/// A test with this requirement prints the requirement and is skipped otherwise. In CI, the test fails instead.
 pub fn is_root_of_the_machine() -> bool {
-    // One line that maps every user to itself (user_namespaces(7)).
+    // The initial user namespace has one line, which maps every user to itself (user_namespaces(7)).
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let is_root = nix::unistd::geteuid().is_root() && map.split_whitespace().eq(["0", "0", "4294967295"]);
     if !is_root {
@@ -38,7 +37,7 @@ pub fn is_root_of_the_machine() -> bool {
     is_root
 }
 
-/// Opens a TAP in `ns` and sets it up, with an address, a neighbour and no IPv6.
+/// Opens a TAP in `ns` and brings the interface up, with an address, a neighbour and no IPv6.
 pub fn tap_with_address(ns: &NetNs, config: &TapConfig, own: (Ipv4Addr, [u8; 6]), peer: (Ipv4Addr, [u8; 6])) -> Tap {
     let config = TapConfig { mac: Some(own.1), ..config.clone() };
     let tap = Tap::open_in(ns, &config).unwrap_or_else(|e| panic!("{e}"));
@@ -52,7 +51,7 @@ pub fn tap_with_address(ns: &NetNs, config: &TapConfig, own: (Ipv4Addr, [u8; 6])
     tap
 }
 
-/// Returns the host's TAP of most tests.
+/// Returns the host's TAP with the addresses used by most tests.
 pub fn host_tap(ns: &NetNs) -> Tap {
     tap_with_address(ns, &TapConfig::new("ofr0"), (HOST, HOST_MAC), (PEER, PEER_MAC))
 }
@@ -72,7 +71,7 @@ pub fn wait_for(queue: &mut TapQueue, wanted: impl Fn(&TxMeta, &[u8]) -> bool) -
     }
 }
 
-/// Returns whether it is IPv4 of that protocol without options.
+/// Returns whether `frame` contains an IPv4 packet of that protocol without options.
 pub fn is_ipv4(frame: &[u8], protocol: u8) -> bool {
     frame.len() >= 34 && frame[12..15] == [8, 0, 0x45] && frame[23] == protocol
 }

@@ -1,11 +1,11 @@
-//! The kernel's side: two TAPs on a bridge, in a namespace of their own.
+//! The kernel's side: two TAPs on a bridge, in a new namespace.
 //!
 //! ```text
 //!  write(2) ──▶ input TAP ──▶ bridge ──▶ output TAP ──▶ read(2)
 //! ```
 //!
-//! A written frame carries through to the output's ring before write(2) returns, so that all frames can be read at
-//! once. In doubt, [`Bench::wait`] makes sure with a frame of its own.
+//! A written frame reaches the output's ring before write(2) returns, so all frames can be read at once. In case of
+//! doubt, [`Bench::wait`] sends an additional sentinel frame and reads until the sentinel arrives.
 
 use super::support::packet::{DESTINATION_MAC, SOURCE_MAC};
 use nix::errno::Errno;
@@ -27,45 +27,46 @@ pub const OUTPUT: &str = "tout";
 const BRIDGE: &str = "br";
 /// Capacity of the output in frames: the segments of one super-frame of 65,495 bytes fit.
 const OUTPUT_FRAMES_MAX: u32 = 70_000;
-/// Room for the longest frame and its header, and more: a longer one would show.
+/// Size of the read buffer in bytes, larger than the longest frame and its header, so that an unexpectedly long frame
+/// is detected.
 const READ_LEN_MAX: usize = 140_000;
 /// `EtherType` for local experiments (IEEE 802, clause 9.2), used by sentinels.
 const SENTINEL_TYPE: [u8; 2] = [0x88, 0xb5];
-/// Far longer than a frame takes: a later sentinel will not come.
+/// Time limit for a sentinel in milliseconds, far above the transit time of a frame.
 const PATIENCE_MS: u16 = 5_000;
-/// Maximum number of first sentinels, until the bridge forwards.
+/// Maximum number of sentinels sent until the bridge forwards frames.
 const WARM_UPS_MAX: usize = 100;
 const WARM_UP_MS: u16 = 50;
-/// Shortest Ethernet frame without FCS (IEEE 802.3, 4A.4.2).
+/// Minimum length of an Ethernet frame without FCS, in bytes (IEEE 802.3, 4A.4.2).
 const SENTINEL_LEN: usize = 60;
 
-/// Output of the bench: the virtio network header and the frame.
+/// An output frame of the bench, with its virtio network header.
 pub type Told = ([u8; HEADER_LEN], Vec<u8>);
 
 /// The settings of a bench.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchConfig {
-    /// The input's offer.
+    /// The offloads offered by the input TAP.
     pub input: Offloads,
-    /// The output's offer: the kernel must do the rest.
+    /// The offloads offered by the output TAP. The kernel must perform all other offloads.
     pub output: Offloads,
-    /// The input's frames go through GRO (`IFF_NAPI`).
+    /// True if the input's frames pass through GRO (`IFF_NAPI`).
     pub napi: bool,
 }
 
-/// Two TAPs on a bridge. Dropping it takes everything down.
+/// Two TAPs on a bridge. Dropping the bench removes the TAPs, the bridge and the namespace.
 pub struct Bench {
     ns: NetNs,
     input: TapQueue,
     output: TapQueue,
     buffer: Vec<u8>,
     sentinels: u64,
-    // Kept while the queues are used.
+    // The TAPs must exist as long as their queues are used.
     _taps: [Tap; 2],
 }
 
 impl Bench {
-    /// Makes the bench and waits until it forwards.
+    /// Creates the bench and waits until the bridge forwards frames.
     pub fn new(config: BenchConfig) -> Self {
         let ns = NetNs::new().unwrap_or_else(|e| panic!("this test needs a network namespace: {e}; run as root"));
         let tap = |name: &str, napi, offloads| {
@@ -88,15 +89,15 @@ impl Bench {
         &self.ns
     }
 
-    /// Hands a frame with its header to the kernel.
+    /// Writes a frame with its header to the input TAP.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// Returns the error of writev(2).
     pub fn write(&self, header: &[u8], frame: &[u8]) -> Result<(), Errno> {
         writev(self.input.as_fd(), &[IoSlice::new(header), IoSlice::new(frame)]).map(|_| ())
     }
 
-    /// Reads all output so far.
+    /// Reads all frames available at the output TAP.
     pub fn drain(&mut self) -> Vec<Told> {
         let mut told = Vec::new();
         while let Some(one) = self.read_one() {
@@ -107,7 +108,7 @@ impl Bench {
         told
     }
 
-    /// Sends a sentinel and reads all output before it.
+    /// Sends a sentinel, and returns all output frames before the sentinel.
     pub fn wait(&mut self) -> Vec<Told> {
         let sentinel = self.send_sentinel();
         let mut told = Vec::new();
@@ -166,7 +167,8 @@ fn is_sentinel(frame: &[u8]) -> bool {
 }
 
 fn connect_by_bridge() {
-    // These exist only in a kernel with bridge netfilter; it would parse the forwarded frames.
+    // Disable bridge netfilter, which would parse the forwarded frames. These files exist only in a kernel with bridge
+    // netfilter.
     for name in ["iptables", "ip6tables", "arptables"] {
         let _ = fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{name}"), "0");
     }

@@ -1,4 +1,4 @@
-//! Super-frames and plain frames of a host, drawn from a seed.
+//! Random super-frames and plain frames from a host, generated from a seed.
 
 use super::support::packet::{Checksum, DESTINATION, DF, HOP_BY_HOP, Packet, ROUTING};
 use offramp_offload::frame::Frame;
@@ -8,39 +8,39 @@ use offramp_ports::vnet_hdr::{HEADER_LEN, NEEDS_CSUM, encode_tx};
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 
-/// Longest payload: an IPv4 packet of 65,535 bytes with the shortest headers.
+/// Maximum length of a payload, in bytes: an IPv4 packet of 65,535 bytes with the shortest headers.
 const PAYLOAD_LEN_MAX: usize = 65_495;
-/// Maximum value of an IP length field, bytes.
+/// Maximum value of an IP length field, in bytes.
 const PACKET_LEN_MAX: usize = 65_535;
-/// Segment sizes of common MTUs, options and tunnels.
+/// Segment sizes for common MTUs, TCP options and tunnels.
 const COMMON_SIZES: [usize; 9] = [536, 1208, 1220, 1360, 1428, 1440, 1448, 1460, 1472];
-/// IPv4 IDs that run over an edge.
+/// IPv4 IDs at the edges of the 15-bit and 16-bit ranges.
 const EDGE_IDS: [u16; 6] = [0, 1, 0x7ffe, 0x7fff, 0xfffe, 0xffff];
-/// NOP, NOP, timestamps.
+/// TCP options: NOP, NOP, timestamps.
 const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
-/// SACK permitted, timestamps.
+/// TCP options: SACK permitted, timestamps.
 const SACK_AND_TIMESTAMPS: [u8; 12] = [4, 2, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
-/// Types of VLAN tags.
+/// EtherTypes of VLAN tags.
 const TAG_TYPES: [u16; 2] = [0x8100, 0x88a8];
-/// Bytes of a VXLAN header (RFC 7348).
+/// The bytes of a VXLAN header (RFC 7348).
 const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];
 const VXLAN_PORT: u16 = 4789;
 
-/// One transmission of a host.
+/// One transmission from a host.
 pub struct Vector {
-    /// Its kind.
+    /// Name of the vector's kind.
     pub kind: &'static str,
-    /// Its packet.
+    /// The packet.
     pub packet: Packet,
-    /// Its offload requests.
+    /// The offload requests.
     pub meta: TxMeta,
     /// The virtio network header.
     pub header: [u8; HEADER_LEN],
-    /// The bytes.
+    /// The bytes of the frame.
     pub frame: Vec<u8>,
 }
 
-/// Draws a vector.
+/// Returns a random vector.
 pub fn vector(random: &mut ChaCha8Rng) -> Vector {
     match random.random_range(0..100) {
         0..30 => tcp(random, false),
@@ -71,7 +71,7 @@ fn datagrams(random: &mut ChaCha8Rng) -> Vector {
     shape(random, &mut packet);
     let mut size = fill(random, &mut packet, UDP_SEGMENTS_MAX, 0);
     if random.random_bool(0.05) {
-        // Near the maximum number of datagrams, on either side.
+        // Choose a size near the maximum number of datagrams, above or below the limit.
         size = (packet.payload.len() / random.random_range(UDP_SEGMENTS_MAX - 8..UDP_SEGMENTS_MAX + 8)).max(1);
     }
     let segmentation = Segmentation::new(SegmentationKind::Udp, size as u16);
@@ -99,7 +99,7 @@ fn partial(random: &mut ChaCha8Rng) -> Vector {
     finish(random, "partial checksum", packet, true, None)
 }
 
-/// Draws a checksum deep inside a VXLAN packet.
+/// Returns a VXLAN packet with a partial checksum in the inner packet.
 fn tunnelled(random: &mut ChaCha8Rng) -> Vector {
     let mut inner = Packet { is_ipv6: random.random(), is_udp: random.random(), ..Packet::tcp(0) };
     shape(random, &mut inner);
@@ -115,7 +115,7 @@ fn tunnelled(random: &mut ChaCha8Rng) -> Vector {
     Vector { kind: "tunnelled checksum", frame: outer.build(), header: encode_tx(&meta), packet: outer, meta }
 }
 
-/// Draws a frame without requests: nothing must happen to it.
+/// Returns a frame without requests, which must arrive unchanged.
 fn plain(random: &mut ChaCha8Rng) -> Vector {
     let mut packet = Packet { is_ipv6: random.random(), is_udp: random.random(), ..Packet::tcp(0) };
     shape(random, &mut packet);
@@ -124,7 +124,7 @@ fn plain(random: &mut ChaCha8Rng) -> Vector {
     packet.padding = random.random_range(0..20);
     let mut vector = finish(random, "plain", packet, false, None);
     if random.random_bool(0.3) {
-        // The adapter must ignore any contents.
+        // The adapter must ignore the contents of a frame without requests.
         let at = vector.packet.network_start();
         random.fill_bytes(&mut vector.frame[at..]);
     }
@@ -135,7 +135,7 @@ fn any_checksum(random: &mut ChaCha8Rng) -> Checksum {
     [Checksum::Full, Checksum::Partial, Checksum::Wrong, Checksum::Absent][random.random_range(0..4)]
 }
 
-/// Draws everything but payload and checksum.
+/// Chooses all properties of a packet except payload and checksum.
 fn shape(random: &mut ChaCha8Rng, packet: &mut Packet) {
     let tags = [0, 0, 0, 1, 2][random.random_range(0..5)];
     packet.tags = (0..tags).map(|_| (TAG_TYPES[random.random_range(0..2)], random.random())).collect();
@@ -178,7 +178,7 @@ fn tcp_options(random: &mut ChaCha8Rng) -> Vec<u8> {
     }
 }
 
-/// Draws none, one, or several extension headers; a hop-by-hop header is the first (RFC 8200 4.1).
+/// Returns zero, one or several extension headers. A hop-by-hop header is always the first (RFC 8200 4.1).
 fn extensions(random: &mut ChaCha8Rng) -> Vec<(u8, Vec<u8>)> {
     let count = [0, 0, 0, 1, 1, 2, 3][random.random_range(0..7)];
     let mut one = |n: usize| {
@@ -192,7 +192,7 @@ fn extensions(random: &mut ChaCha8Rng) -> Vec<(u8, Vec<u8>)> {
     (0..count).map(&mut one).collect()
 }
 
-/// Draws a segment size and a payload, and returns the size. `counted` bytes of header count as payload.
+/// Chooses a segment size and a payload, and returns the segment size. `counted` header bytes count as payload.
 fn fill(random: &mut ChaCha8Rng, packet: &mut Packet, count_max: usize, counted: usize) -> usize {
     let headers = packet.payload_start() - packet.network_start();
     let payload_max = PAYLOAD_LEN_MAX.min(PACKET_LEN_MAX - headers);
@@ -242,7 +242,7 @@ fn finish(
         falsify_lengths(random, &packet, &mut frame);
     }
     if is_partial && packet.extensions.iter().any(|(kind, _)| *kind == ROUTING) {
-        // The host's checksum covers the final destination, which is not in the header.
+        // The host's checksum covers the final destination, which is not in the IPv6 header.
         let field = partial.field();
         frame[field..field + 2].copy_from_slice(&random.random::<u16>().to_be_bytes());
     }
@@ -251,20 +251,20 @@ fn finish(
     }
     let mut header = encode_tx(&meta);
     if segmentation.is_some() && random.random_bool(0.5) {
-        // The hint may be wrong, but lies inside the frame and after its Ethernet header.
+        // The header length is only a hint. Choose any value after the Ethernet header and inside the frame.
         let longest = frame.len().min(usize::from(u16::MAX)) as u16;
         let header_len =
             if random.random() { packet.payload_start() as u16 } else { random.random_range(14..=longest) };
         header[2..4].copy_from_slice(&header_len.to_le_bytes());
     }
     if random.random_bool(0.1) {
-        // Flags without meaning for a host.
+        // Set random flags that have no meaning for a sending host.
         header[0] |= random.random::<u8>() & !NEEDS_CSUM;
     }
     Vector { kind, packet, meta, header, frame }
 }
 
-/// Falsifies the length and checksum in a super-frame's IP header: they are a template, and need no valid values.
+/// Changes the length and checksum in a super-frame's IP header. Both fields are a template without required values.
 fn falsify_lengths(random: &mut ChaCha8Rng, packet: &Packet, frame: &mut [u8]) {
     let at = packet.network_start() + if packet.is_ipv6 { 4 } else { 2 };
     let value = match random.random_range(0..6) {
@@ -279,13 +279,13 @@ fn falsify_lengths(random: &mut ChaCha8Rng, packet: &Packet, frame: &mut [u8]) {
     }
 }
 
-/// Chooses two bytes of payload such that the checksum of one frame becomes 0: they are the frame's checksum while they
-/// are 0. If our checksum is wrong, so is the choice, and the comparison shows it.
+/// Chooses two bytes of payload so that the checksum of one frame becomes 0. Their value is the frame's checksum
+/// computed while the bytes are 0. If our checksum is wrong, the choice is wrong, and the comparison fails.
 fn fold_to_zero(random: &mut ChaCha8Rng, packet: &Packet, meta: &TxMeta, frame: &mut [u8]) {
     let is_fragments = meta.segmentation.is_some_and(|s| s.kind == SegmentationKind::UdpFragments);
     let size = match meta.segmentation {
         Some(segmentation) if !is_fragments => usize::from(segmentation.size),
-        _ => packet.payload.len(), // One checksum for all of it.
+        _ => packet.payload.len(), // The whole payload has one checksum.
     };
     let which = random.random_range(0..packet.payload.len().div_ceil(size.max(1)).max(1));
     let at = packet.payload_start() + which * size;

@@ -1,4 +1,4 @@
-//! Receive coalescing by the kernel and by us, and the comparison of both.
+//! Receive coalescing by the kernel and by offramp, and the comparison of the results.
 
 use super::bench::{Bench, BenchConfig, INPUT, Told};
 use super::support::difference;
@@ -9,15 +9,15 @@ use offramp_offload::meta::ChecksumState;
 use offramp_ports::sys::{ethtool, rps};
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_rx};
 
-/// Maximum time that the kernel holds frames, in nanoseconds: far longer than a case, since each case flushes them
-/// itself.
+/// Maximum time that the kernel holds frames, in nanoseconds. The value is far longer than a case, because each case
+/// flushes the frames itself.
 const FLUSH_TIMEOUT_NS: &str = "200000000";
-/// Number of polls of the input without an interrupt: large enough to never end.
+/// Number of polls of the input with deferred interrupts, too large to be reached.
 const DEFERRED_INTERRUPTS: &str = "1000";
-/// Maximum number of writes of a case until all its frames fall into one tick.
+/// Maximum number of attempts to write all frames of a case within one tick.
 const ATTEMPTS_MAX: usize = 50;
-/// A frame of this length or more, Ethernet header included, is segmented before a TAP sees it (Linux
-/// `GSO_LEGACY_MAX_SIZE`).
+/// A frame of at least this length in bytes, including the Ethernet header, is segmented before a TAP receives it
+/// (Linux `GSO_LEGACY_MAX_SIZE`).
 const KERNEL_FRAME_LEN_MAX: usize = 65_536;
 
 /// The kernel's receive path.
@@ -26,7 +26,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Makes the bench, with GRO for TCP and for forwarded UDP.
+    /// Creates the bench, with GRO for TCP and for forwarded UDP.
     pub fn new() -> Self {
         let all = Offloads::TX;
         let bench = Bench::new(BenchConfig { input: all, output: all, napi: true });
@@ -37,10 +37,10 @@ impl Receiver {
         Self { bench }
     }
 
-    /// Returns the kernel's output for these frames when they come at once.
+    /// Returns the kernel's output if these frames arrive together.
     ///
-    /// It holds frames back until the end of a poll in a later tick of its clock than that of the first frame. So all
-    /// are written within one tick, and a sentinel in the next ends the case.
+    /// The kernel holds frames until the end of a poll in a later clock tick than the first frame. All frames are
+    /// therefore written within one tick, and a sentinel in the next tick ends the case.
     pub fn judge(&mut self, frames: &[Vec<u8>]) -> Vec<Piece> {
         for _ in 0..ATTEMPTS_MAX {
             let tick = next_tick();
@@ -49,8 +49,8 @@ impl Receiver {
             }
             let is_in_time = ticks() == tick;
             next_tick();
-            let mut told = self.bench.wait(); // The sentinel overtakes what its poll delivers;
-            told.extend(self.bench.wait()); // the second one follows it.
+            let mut told = self.bench.wait(); // The first sentinel overtakes the frames that its poll delivers.
+            told.extend(self.bench.wait()); // The second sentinel arrives after these frames.
             if is_in_time {
                 return told.into_iter().map(piece).collect();
             }
@@ -63,13 +63,13 @@ fn piece((header, bytes): Told) -> Piece {
     Piece::new(decode_rx(&header).expect("the kernel's own header"), &bytes)
 }
 
-/// Compares the kernel's output with ours, piece by piece within each flow.
+/// Compares the kernel's output with offramp's output, piece by piece within each flow.
 ///
-/// If the kernel segmented an aggregate again, its frames are compared with those of ours. This has two known
-/// reasons; any other is a difference.
+/// If the kernel segmented an aggregate again, its frames are compared with the frames of our aggregate. The kernel has
+/// two known reasons for this; any other reason counts as a difference.
 ///
 /// # Errors
-/// The difference.
+/// Returns a description of the first difference.
 pub fn check_same(frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) -> Result<(), String> {
     let mut originals = Flows::of(frames);
     let mut kernels = by_flow(kernel);
@@ -102,11 +102,11 @@ pub fn check_same(frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) -> Resul
     if left == 0 { Ok(()) } else { Err(format!("the kernel handed out {left} pieces more")) }
 }
 
-/// Checks that the kernel's output has the input frames, in any order. The IPv4 ID is left out: the kernel counts it up
-/// in coalesced datagrams that all had the same.
+/// Checks that the kernel's output contains the input frames, in any order. The comparison ignores the IPv4 ID, because
+/// the kernel increments the ID in coalesced datagrams that had equal IDs.
 ///
 /// # Errors
-/// Returns an error if it did not.
+/// Returns an error if the output differs from the input.
 pub fn check_nothing_lost(frames: &[Vec<u8>], kernel: &[Piece]) -> Result<(), String> {
     let without_id = |frame: &[u8]| {
         let mut frame = trimmed(frame).to_vec();
@@ -141,7 +141,7 @@ fn check_piece(kernel: &Piece, ours: &Piece) -> Result<(), String> {
     }
 }
 
-/// Returns the kernel's clock that steps with its ticks, in nanoseconds.
+/// Returns the time of the kernel's coarse clock, which advances once per tick, in nanoseconds.
 fn ticks() -> i64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).expect("Linux has had this clock since 2.6.32");
     now.tv_sec() * 1_000_000_000 + now.tv_nsec()

@@ -1,5 +1,5 @@
-//! Super-frames of `rx-gro-list`: Linux keeps the list of their frames. They have the first frame's checksum, and
-//! request none if the sender completed it (Linux 6.18, `udp4_gro_complete`).
+//! Super-frames of `rx-gro-list`, which Linux stores as a list of frames. Such a super-frame has the first frame's
+//! checksum. The vnet header requests no checksum if the sender completed it (Linux 6.18, `udp4_gro_complete`).
 
 use super::*;
 use std::net::UdpSocket;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 const DATAGRAMS: usize = 32;
 
-/// Has the interface `near` wait for more frames before it ends GRO: a burst is coalesced.
+/// Delays the end of GRO on the interface `near`, so that a burst is coalesced.
 fn defer_gro(ns: &NetNs) {
     let settings = "mount -t sysfs none /sys && cd /sys/class/net/near && \
                     echo 20000000 > gro_flush_timeout && echo 50 > napi_defer_hard_irqs";

@@ -1,5 +1,5 @@
-//! Tunnels of the kernel through a packet socket. Its vnet header calls a super-frame in a tunnel plain TCP, and the
-//! checksum starts behind the inner IP header (observed with Linux 6.18.44; `virtio_net_hdr_from_skb`).
+//! Kernel tunnels through a packet socket. The vnet header marks a tunnelled super-frame as plain TCP, and the checksum
+//! starts after the inner IP header (observed with Linux 6.18.44; `virtio_net_hdr_from_skb`).
 
 use super::*;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 const INNER_HERE: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
 const INNER_THERE: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
 
-/// Makes a VXLAN interface over `device` and brings it up.
+/// Creates a VXLAN interface over `device` and brings the interface up.
 fn add_tunnel(ns: &NetNs, device: &str, kind: &str, address: Ipv4Addr) {
     let options = format!("link add tunnel type vxlan id 7 dstport 4789 dev {device} {kind}");
     let made = ns.run(|| Command::new("ip").args(options.split_whitespace()).output().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Commands of any bytes, in chains of any shape, in the control queue of a port.
+//! Commands with any bytes, in chains of any shape, for the control queue of a port.
 
 #[allow(dead_code, reason = "the unit test beside it uses more")]
 #[path = "../../src/vhost_user/control/model.rs"]
@@ -17,7 +17,7 @@ use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Guest memory: rings and tables, then two regions. A buffer may cross their border.
+/// Layout of guest memory: rings and tables, then two regions. A buffer may cross the border between the regions.
 const RINGS_LEN: u64 = 2 << 20;
 const REGION_LEN: u64 = 64 * 1024;
 const BORDER: u64 = RINGS_LEN + REGION_LEN;
@@ -28,46 +28,46 @@ const ANSWERS_LEN: usize = 16 * 1024;
 /// Location of the zeros after a command.
 const ZEROS_AT: u64 = BORDER + 32 * 1024;
 const ZEROS_LEN: usize = 16 * 1024;
-/// Beyond all memory.
+/// An address outside all memory.
 const NOWHERE: u64 = 0xdead_0000_0000;
-/// Content of an answer's place before the answer.
+/// Byte value of the answer buffers before the answer.
 const UNWRITTEN: u8 = 0xa5;
-/// Entries of the ring, and maximum per chain.
+/// Number of entries in the ring, and maximum number of entries per chain.
 const ENTRIES: u16 = 128;
 const CHAIN_ENTRIES_MAX: usize = 20;
-/// Bytes in front of the chains, and in front of each chain's command.
+/// Number of settings bytes before the chains, and of layout bytes before each chain's command.
 pub const SETTINGS_LEN: usize = 4;
 pub const CHAIN_LEN: usize = 5;
-/// Longest command accepted by the port (`offramp_virtio::control::COMMAND_LEN_MAX`).
+/// Maximum length in bytes of a command accepted by the port (`offramp_virtio::control::COMMAND_LEN_MAX`).
 const COMMAND_LEN_MAX: usize = 1 << 16;
-/// Patience for an answer, on a busy machine, too. The port itself waits 5 s for a queue.
+/// Time limit for an answer, long enough for a busy machine. The port itself waits 5 s for a queue.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bits of the settings: missing features of commands and offloads, and the form of the ring.
+/// Bits of the settings for the ring's form. The lower bits remove features of commands and offloads.
 const IS_PACKED: u32 = 1 << 18;
 const HAS_EVENT_IDX: u32 = 1 << 19;
 const LACKS_INDIRECT: u32 = 1 << 20;
 
-/// Layout of a chain in memory, from the bytes in front of its command.
+/// Layout of a chain in memory, decoded from the bytes before its command.
 #[allow(clippy::struct_excessive_bools, reason = "what is chosen independently")]
 struct Shape {
-    /// Buffers of the command, and of the answer.
+    /// Number of buffers for the command, and number of buffers for the answer.
     pieces: usize,
     rooms: usize,
-    /// Maximum bytes of the first piece.
+    /// Maximum length of the command's first buffer, in bytes.
     cut: usize,
-    /// Bytes of the first buffer for the answer; the others have 8 each, or many.
+    /// Length of the first answer buffer, in bytes. Every further buffer has 8 bytes, or many.
     room_len: usize,
-    /// Its descriptors are in a table.
+    /// True if the descriptors are in an indirect table.
     is_indirect: bool,
-    /// The buffers of the answer come first.
+    /// True if the answer buffers precede the command buffers.
     is_answer_first: bool,
-    /// A buffer lies outside the guest's memory.
+    /// True if a buffer lies outside the guest's memory.
     is_nowhere: bool,
-    /// Zeros follow the command: this many buffers of them.
+    /// Number of buffers with zeros after the command.
     tails: usize,
-    /// The port is kicked for it and for the chains before it.
+    /// True if the port is kicked after this chain, for all chains since the last kick.
     is_last_of_batch: bool,
-    /// Bytes of the command.
+    /// Length of the command, in bytes.
     len: usize,
 }
 
@@ -85,7 +85,7 @@ impl Shape {
             is_answer_first: is_on(1),
             is_nowhere: is_on(2),
             is_last_of_batch: is_on(4),
-            // Two bytes of RSS' longest command do not fit into the single length byte.
+            // The longest RSS command needs a ninth bit of length.
             len: usize::from(len) | if is_on(5) { 0x100 } else { 0 },
         }
     }
@@ -95,22 +95,22 @@ impl Shape {
 struct Sent {
     answer_at: u64,
     room: usize,
-    /// `ack`; `None`: it goes back with nothing written.
+    /// The expected `ack`. If `None`, the chain must be returned unwritten.
     ack: Option<u8>,
-    /// Bytes after `ack`; `None`: the number for statistics.
+    /// Expected number of bytes after `ack`. If `None`, the number depends on the statistics.
     fields_len: Option<usize>,
 }
 
-/// A port that serves its control queue, with data queues driven by this thread, and a frontend that starts the control
-/// queue for every input.
+/// A port that serves its control queue, with data queues polled by this thread. Its frontend starts the control queue
+/// for every input.
 struct Bench {
-    // The frontend goes first: the port then has nothing to wait for.
+    // The frontend is dropped first, so that the port need not wait.
     frontend: Frontend,
     host: VhostPort,
     port: VhostUser,
     memory: GuestMemory,
     kick: EventFd,
-    /// One for each kind of ring and its options.
+    /// One ring for each kind of ring and its options.
     rings: Vec<Virtqueue>,
     offered: u64,
 }
@@ -143,7 +143,7 @@ impl Bench {
         let mut bench = Self { frontend, host, port, memory, kick: event(), rings, offered: 0 };
         let offered = bench.drive(|frontend, memory| {
             let offered = frontend.get_features().expect("an answer");
-            // Without REPLY_ACK: the start of a ring is sent at once, without a wait for each answer.
+            // Do not negotiate REPLY_ACK, so that the messages that start a ring are sent without waiting for answers.
             frontend.set_protocol_features(protocol::MQ | protocol::STATUS).expect("a connection");
             frontend
                 .set_features(features::VERSION_1 | features::PROTOCOL_FEATURES | features::CTRL_VQ | features::MQ)
@@ -191,7 +191,7 @@ impl Bench {
             .expect("a connection");
     }
 
-    /// Shows the port the added chains, and checks the outcome of each.
+    /// Publishes the added chains to the port, and checks the outcome of each chain.
     fn finish(&mut self, ring: usize, sent: &mut Vec<Sent>) {
         if self.rings[ring].publish() {
             self.kick.write(1).expect("a kick");
@@ -217,8 +217,8 @@ impl Bench {
     }
 }
 
-/// Runs settings, then chains: the layout of each in memory, and the bytes of its command. Each chain must get the
-/// answer of a slow model, and the settings in force must be the model's settings after the accepted commands.
+/// Runs an input: settings, then for each chain its memory layout and the bytes of its command. Each chain must get the
+/// answer of a slow model. The settings in force must equal the model's settings after the accepted commands.
 pub fn commands(bytes: &[u8]) {
     thread_local! {
         static BENCH: RefCell<Bench> = RefCell::new(Bench::new());
@@ -229,7 +229,7 @@ pub fn commands(bytes: &[u8]) {
 
 fn obey(bench: &mut Bench, settings: u32, mut rest: &[u8]) {
     let is_on = |bit: u32| settings & bit != 0;
-    // A set bit removes a feature, so zeros have all of them.
+    // A set bit removes a feature, so settings of zero select all features.
     let of_driver = OF_COMMANDS.iter().chain(&OFFLOADS).enumerate().filter(|(nth, _)| settings >> nth & 1 == 0);
     let of_driver = of_driver.fold(0, |bits, (_, bit)| bits | 1_u64 << bit);
     let when = |is_on: bool, feature: u64| if is_on { feature } else { 0 };
@@ -266,7 +266,7 @@ fn obey(bench: &mut Bench, settings: u32, mut rest: &[u8]) {
         }
     }
     bench.finish(ring, &mut sent);
-    // A valid command is obeyed after all of them.
+    // After all chains, a valid command must be accepted.
     let right: [&[u8]; 4] = [&[0, 1, 1], &[4, 0, 1, 0], &[2, 0, 5, 0], &[8, 0]];
     let right = right.into_iter().find(|command| model.accepts(command)).unwrap_or(&[9, 9]);
     let shape = Shape::new([0x10, 0, 9, 2, right.len() as u8]);
@@ -274,7 +274,7 @@ fn obey(bench: &mut Bench, settings: u32, mut rest: &[u8]) {
     sent.push(chain);
     bench.finish(ring, &mut sent);
     check(bench, &model);
-    // The port does not touch the ring any more after it has reported its position.
+    // The port does not access the ring after it has reported the ring's position.
     bench.drive(|frontend, _| {
         frontend.set_status(0).expect("a connection");
         frontend.get_vring_base(vring).expect("an answer");
@@ -339,7 +339,7 @@ fn add(
     Sent { answer_at, room, ack: Some(u8::from(!is_done)), fields_len }
 }
 
-/// Checks that the settings in force are the model's, and within its bounds.
+/// Checks that the settings in force equal the model's settings and are within their bounds.
 fn check(bench: &mut Bench, model: &Model) {
     // The port publishes the settings in force before it reads another message.
     bench.frontend.get_features().expect("an answer");
@@ -358,7 +358,8 @@ fn check(bench: &mut Bench, model: &Model) {
     for (tag, to) in tags.zip([OWN, OTHER, [2, 0, 0, 0, 0, 3], [1, 0, 0x5e, 0, 0, 1], [0xff; 6], OWN]) {
         let packet = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let frame = [&to[..], &OTHER, &tag, &[8, 0], &packet, &[0; 26]].concat();
-        // Its data rings do not run. A table with an unused pair would lead to a closed one.
+        // The data rings do not run, so an accepted frame is lost for lack of room. A table that names an unused pair
+        // would deliver to a closed pair.
         let expected = if model.receives(&frame) { PortError::Full } else { PortError::Filtered };
         assert_eq!(bench.host.rx_deliver(&RxMeta::default(), &frame), Err(expected), "{frame:?}");
     }

@@ -1,5 +1,5 @@
-//! Invariants for any ring contents of a guest and any messages of a frontend: the bodies of the fuzz targets, and of
-//! the ordinary tests beside them.
+//! Invariants for any ring contents from a guest and any messages from a frontend. The fuzz targets and the ordinary
+//! tests share these functions.
 
 pub mod commands;
 
@@ -26,17 +26,17 @@ use offramp_testkit::features::{self, protocol};
 use offramp_testkit::frontend::{Header, VringAddr};
 use offramp_testkit::{Frontend, GuestMemory, RegionSpec};
 
-/// Guest memory of a ring test: rings and buffers, small enough that a random address often hits.
+/// Size of guest memory in a ring test, in bytes: small enough that a random address is often valid.
 const MEMORY_LEN: u64 = 16 * 1024;
-/// Location of the two rings: descriptors, driver's part, device's part.
+/// Addresses of the two rings: descriptors, driver area, device area.
 const PARTS: [[u64; 3]; 2] = [[0, 0x1000, 0x1400], [0x2000, 0x3000, 0x3400]];
-/// Largest ring whose parts do not run into each other.
+/// Size of the largest ring whose areas do not overlap.
 const RING_MAX: u16 = 100;
-/// Polls of the device, per input.
+/// Number of polls of the device per input.
 const ROUNDS: usize = 4;
-/// Maximum number of frames taken and given, each time.
+/// Maximum number of frames fetched and delivered per poll.
 const FRAMES: usize = 40;
-/// Bytes of the settings in front of the ring's memory.
+/// Number of settings bytes before the ring's memory.
 pub const RING_SETTINGS_LEN: usize = 12;
 
 fn socket(name: &str) -> PathBuf {
@@ -49,9 +49,9 @@ fn event() -> EventFd {
     EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).expect("creating an eventfd")
 }
 
-/// A port whose queue this thread drives, and a frontend that sets it up for every input.
+/// A port whose queue is polled by this thread, and a frontend that sets the port up for every input.
 struct RingBench {
-    // The frontend goes first: the port then has nothing to wait for.
+    // The frontend is dropped first, so that the port need not wait.
     frontend: Frontend,
     queue: VhostQueue,
     port: VhostUser,
@@ -77,7 +77,8 @@ impl RingBench {
         Self { frontend, queue, port, memory, kick: event(), offered }
     }
 
-    /// Sets both rings up from the settings. Returns whether the port accepted them. A refusal ends the connection.
+    /// Sets up both rings from the settings. Returns whether the port accepted the rings. A refusal ends the
+    /// connection.
     fn start(&mut self, settings: &[u8; RING_SETTINGS_LEN], packed: bool) -> bool {
         let on = |bit: u32, feature: u64| if settings[0] >> bit & 1 == 1 { feature } else { 0 };
         let features = features::VERSION_1
@@ -100,7 +101,8 @@ impl RingBench {
                 let index = index as u32;
                 frontend.get_vring_base(index)?;
                 frontend.set_vring_num(index, size)?;
-                // A packed base names a slot and a lap; a base beyond the ring is refused, and has a test of its own.
+                // A packed base contains a slot and a wrap counter. A base beyond the ring is refused, which a separate
+                // test checks.
                 let slot = |bits: u32| ((bits & 0x7fff) % size) | (bits & 0x8000);
                 let base = bases[index as usize];
                 let base = if packed { slot(base) | (slot(base >> 16) << 16) } else { base & 0xffff };
@@ -132,7 +134,8 @@ fn drive<R: Send>(queue: &mut VhostQueue, ask: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// Runs settings, then the bytes of the rings and their buffers. Between two polls of the device, bytes change.
+/// Runs an input: settings, then the bytes of the rings and their buffers. Between two polls of the device, bytes
+/// change.
 pub fn ring(bytes: &[u8], packed: bool) {
     thread_local! {
         static BENCH: RefCell<RingBench> = RefCell::new(RingBench::new());
@@ -150,14 +153,14 @@ pub fn ring(bytes: &[u8], packed: bool) {
             exchange(&mut bench.queue, &given);
             flip(&bench.memory, contents, round);
         }
-        // At rest, the rings can be stopped and report their positions.
+        // Without traffic, the rings can be stopped and report their positions.
         let RingBench { frontend, queue, port, .. } = bench;
         drive(queue, || (0..2).for_each(|index| assert!(frontend.get_vring_base(index).is_ok())));
         assert_eq!(port.channel_counters().bad_messages.get(), 0);
     });
 }
 
-/// Takes and gives frames like an adapter.
+/// Fetches and delivers frames, like an adapter.
 fn exchange(queue: &mut VhostQueue, given: &[u8]) {
     queue.disarm();
     for _ in 0..FRAMES {
@@ -192,9 +195,9 @@ fn flip(memory: &GuestMemory, contents: &[u8], round: usize) {
     }
 }
 
-/// A port driven by a worker, for messages of any bytes.
+/// A port polled by a worker, for messages with any bytes.
 struct MessageBench {
-    // The port goes first, while somebody drives its queue.
+    // The port is dropped first, while the worker still polls its queue.
     port: VhostUser,
     _worker: Worker,
 }
@@ -212,8 +215,8 @@ impl MessageBench {
     }
 }
 
-/// Runs messages, each after four bytes: request, flags, descriptors, and bytes of the payload. The next frontend is
-/// answered after any of them.
+/// Runs messages, each preceded by four bytes: request, flags, number of descriptors, and payload length. Checks that
+/// the next frontend is answered after any messages.
 pub fn messages(bytes: &[u8]) {
     thread_local! {
         static BENCH: MessageBench = MessageBench::new();
@@ -233,7 +236,7 @@ fn send_messages(bench: &MessageBench, bytes: &[u8]) {
         rest = behind;
         let one = if head[2] & 0x80 != 0 { event.as_fd() } else { file.as_fd() };
         let fds: Vec<BorrowedFd<'_>> = vec![one; usize::from(head[2] & 0x3f) % 40];
-        // Version 1 and no other flags in half of the cases: anything else is refused at once.
+        // Use version 1 and valid flags in half of the cases, because any other value is refused at once.
         let flags = if head[1] & 1 == 1 { 1 | u32::from(head[1] & 8) } else { u32::from(head[1]) };
         let header = Header { request: u32::from(head[0]), flags, payload_len: payload.len() as u32 };
         if !frontend.send_raw(header, payload, &fds) {
@@ -251,7 +254,7 @@ fn send_messages(bench: &MessageBench, bytes: &[u8]) {
 struct OneFrame<'a> {
     frame: Option<(TxMeta, &'a mut [u8])>,
     given_frames: u64,
-    /// The sender is bound to addresses.
+    /// True if the sender is bound to addresses.
     is_bound: bool,
 }
 
@@ -295,7 +298,7 @@ impl HostPort for OneFrame<'_> {
     }
 }
 
-/// The addresses of a bound host: its Ethernet address, 10.0.0.0/8, `fd00::/8`, and its link-local one.
+/// The addresses of a bound host: its Ethernet address, 10.0.0.0/8, `fd00::/8`, and its link-local address.
 pub const BOUND_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const BOUND_LINK_LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1];
 
@@ -305,7 +308,8 @@ fn bound() -> PortSecurity {
     PortSecurity { mac_addresses: vec![BOUND_MAC], ip_addresses, ..PortSecurity::default() }
 }
 
-/// Returns whether the sender's addresses of a frame, by their places alone, are those of the bound host, or none.
+/// Returns whether all sender addresses in a frame belong to the bound host. The check uses only the fixed positions of
+/// the addresses.
 fn is_of_bound_host(frame: &[u8]) -> bool {
     let mut at = 12;
     while let Some([0x81 | 0x91, 0] | [0x88, 0xa8]) = frame.get(at..at + 2) {
@@ -322,7 +326,7 @@ fn is_of_bound_host(frame: &[u8]) -> bool {
     frame[6..12] == BOUND_MAC && is_sender
 }
 
-/// The sending host.
+/// The sending host. The flag is true after the frame was fetched.
 struct Sender<'a>(OneFrame<'a>, bool);
 
 impl InPlace for Sender<'_> {}
@@ -345,9 +349,9 @@ impl HostPort for Sender<'_> {
     }
 }
 
-/// Sends a header and a frame through both adapters: a frame that arrives has true metadata, a lost one is counted. One
-/// bit of the header, of no meaning to a sender, binds it to addresses: a frame that arrives has no others. Returns the
-/// number of those that arrived.
+/// Sends a header and a frame through both adapters. An arriving frame must have true metadata, and a lost frame must
+/// be counted. A header bit without meaning for a sender binds the sender to addresses; an arriving frame must have no
+/// other sender addresses. Returns the number of frames that arrived.
 pub fn vnet_frame(bytes: &[u8]) -> u64 {
     const POLLS_MAX: usize = 5000;
     let Some((header, frame)) = bytes.split_first_chunk::<HEADER_LEN>() else { return 0 };
@@ -379,11 +383,12 @@ pub fn vnet_frame(bytes: &[u8]) -> u64 {
     b.host().given_frames
 }
 
-/// Bytes of a state's sum, at its end: the 64-bit FNV-1a hash of the bytes before it.
+/// Length in bytes of the hash at the end of a state: the 64-bit FNV-1a hash of all bytes before.
 const SUM_LEN: usize = 8;
 
-/// Loads a state: a saved one with changed bytes (three of the input for each: place and value), and a right sum for an
-/// odd first byte. It is taken over or refused, and the next frontend is answered.
+/// Loads a saved state with changed bytes. Three input bytes describe each change: the position and the value. If the
+/// first input byte is odd, the hash is corrected. The port must load or refuse the state, and must answer the next
+/// frontend.
 pub fn state(bytes: &[u8]) {
     thread_local! {
         static BENCH: MessageBench = MessageBench::new();

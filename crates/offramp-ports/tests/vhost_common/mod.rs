@@ -1,4 +1,4 @@
-//! Two guests over a cable: a vhost-user port and an adapter for each, driven by workers.
+//! Two guests connected by a cable. Each guest has a vhost-user port and an adapter, polled by workers.
 //!
 //! ```text
 //!  guest 0 ── VhostUser ── adapter ══ cable ══ adapter ── VhostUser ── guest 1
@@ -38,19 +38,19 @@ use offramp_testkit::{Guest, GuestBuilder, Received, VnetHeader};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A hang guard, far above the needs of a loaded machine.
+/// Time limit that detects a hang, far above the need on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Type of frames without offloads (IEEE 802, local experimental).
+/// EtherType of frames without offloads (IEEE 802, local experimental).
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
-/// Returns a random generator. Prints its seed; `OFFRAMP_SEED` sets it.
+/// Returns a random generator, and prints its seed. `OFFRAMP_SEED` sets the seed.
 pub fn rng() -> ChaCha8Rng {
     let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
     println!("seed {seed}");
     ChaCha8Rng::seed_from_u64(seed)
 }
 
-/// Returns a frame of `len` bytes, 14 at least, of a type without offloads.
+/// Returns a frame of `len` bytes, at least 14, with an EtherType without offloads.
 pub fn frame(rng: &mut ChaCha8Rng, len: usize) -> Vec<u8> {
     let mut frame = vec![0; len];
     rng.fill_bytes(&mut frame);
@@ -59,7 +59,7 @@ pub fn frame(rng: &mut ChaCha8Rng, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Polls until `is_so`; panics with `what` after its patience.
+/// Polls until `is_so` returns true. Panics with `what` after [`PATIENCE`].
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
@@ -80,7 +80,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns every kind.
+    /// Returns all kinds of rings and drivers.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..32).map(|bits| {
             let on = |bit: u32| bits >> bit & 1 == 1;
@@ -93,7 +93,7 @@ impl Case {
         Self::all().filter(|case| case.mergeable && !case.indirect && !case.in_order)
     }
 
-    /// Returns one split and one packed kind.
+    /// Returns one split kind and one packed kind.
     pub fn layouts() -> impl Iterator<Item = Self> {
         Self::rings().filter(|case| case.event_idx)
     }
@@ -106,7 +106,7 @@ impl Case {
     }
 }
 
-/// A directory for sockets, removed in the end.
+/// A directory for sockets, removed when dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
@@ -119,7 +119,8 @@ impl Scratch {
         Self(path)
     }
 
-    /// Takes over a directory made by another process. The other process removes it if this one does not end by itself.
+    /// Takes ownership of a directory created by another process. The other process removes the directory if this
+    /// process is killed.
     pub fn at(path: PathBuf) -> Self {
         Self(path)
     }
@@ -140,23 +141,23 @@ impl Drop for Scratch {
 pub struct RigConfig {
     pub adapter: AdapterConfig,
     pub mode: Mode,
-    /// The MTU that the ports announce to the guests.
+    /// The MTU that the ports report to the guests.
     pub mtu_told: Option<u16>,
     pub mac: Option<[u8; 6]>,
     /// The permitted addresses of the guests.
     pub mac_addresses: Vec<[u8; 6]>,
     pub control_queue: ControlQueue,
-    /// One thread for each side, instead of one for both.
+    /// True for one thread per side, instead of one thread for both sides.
     pub apart: bool,
-    /// The link's rate in bits per second; `None`: unlimited.
+    /// The link's rate in bits per second. If `None`, the rate is unlimited.
     pub rate_bps: Option<u64>,
-    /// Directory of the sockets; a directory of its own otherwise.
+    /// Directory of the sockets. If `None`, the rig creates a new directory.
     pub scratch: Option<Arc<Scratch>>,
-    /// Restriction applied to the threads of the frames before they start.
+    /// Restriction applied to the data threads before they start.
     pub confine_workers: fn(),
-    /// Maximum bytes of a guest's memory.
+    /// Maximum size of a guest's memory, in bytes.
     pub memory_bytes_max: u64,
-    /// A switch in place of the cable, with a third port.
+    /// True for a switch with a third port in place of the cable.
     pub on_switch: bool,
 }
 
@@ -181,12 +182,12 @@ impl Default for RigConfig {
 }
 
 impl RigConfig {
-    /// Returns the settings of an ordinary Ethernet.
+    /// Returns the settings of an Ethernet with this MTU.
     pub fn mtu(mtu: usize) -> Self {
         Self { adapter: AdapterConfig { mtu, ..AdapterConfig::default() }, ..Self::default() }
     }
 
-    /// Calls guests as soon as they are shown something.
+    /// Turns off interrupt moderation.
     pub fn unmoderated(mut self) -> Self {
         self.adapter.moderation = ModerationConfig::default();
         self
@@ -201,7 +202,7 @@ impl RigConfig {
 /// Running ports and adapters with a cable or a switch.
 #[derive(Debug)]
 pub struct Rig {
-    // In the order of their drop.
+    // The fields are dropped in this order.
     workers: Vec<Worker>,
     pub ports: Vec<VhostUser>,
     pub controls: Vec<Arc<PortControl>>,
@@ -247,7 +248,7 @@ impl Rig {
         &self.ports[side].config().socket
     }
 
-    /// Creates a listener for port `side` as a client.
+    /// Creates a listener for port `side`, which is a client.
     pub fn listen(&self, side: usize) -> UnixListener {
         UnixListener::bind(self.socket(side)).expect("listening for a port")
     }
@@ -262,27 +263,27 @@ impl Rig {
         [self.guest(0, builder), self.guest(1, builder)]
     }
 
-    /// Returns a counter of all receive queues of one side.
+    /// Returns the sum of a counter over all receive queues of one side.
     pub fn received(&self, side: usize, count: impl Fn(&Direction) -> u64) -> u64 {
         self.controls[side].queues().iter().map(|queue| count(&queue.receive)).sum()
     }
 
-    /// Returns a counter like [`Rig::received`], for the guest's transmit queues.
+    /// Returns the sum of a counter over all transmit queues of one side.
     pub fn sent(&self, side: usize, count: impl Fn(&Direction) -> u64) -> u64 {
         self.controls[side].queues().iter().map(|queue| count(&queue.transmit)).sum()
     }
 
-    /// Returns the frames that side `side` could not send, for one reason.
+    /// Returns the number of frames from side `side` that were lost for one reason.
     pub fn refused(&self, side: usize, reason: Loss) -> u64 {
         self.sent(side, |direction| direction.lost(reason))
     }
 
-    /// Returns the unusable chains of side `side`.
+    /// Returns the number of unusable chains of side `side`.
     pub fn bad_chains(&self, side: usize) -> u64 {
         self.ports[side].queue_counters().iter().map(|counters| counters.bad_chains.get()).sum()
     }
 
-    /// Returns the rings of side `side` stopped for an invalid state.
+    /// Returns the number of rings of side `side` that were stopped for an invalid state.
     pub fn broken_rings(&self, side: usize) -> u64 {
         self.ports[side].queue_counters().iter().map(|counters| counters.broken_rings.get()).sum()
     }
@@ -293,7 +294,7 @@ impl Rig {
     }
 }
 
-/// Starts a worker from a confined thread: a thread inherits the limits of its creator.
+/// Starts a worker from a confined thread, because a thread inherits the limits of its creator.
 fn start<T: Task + 'static>(confine: fn(), tasks: Vec<T>) -> Worker {
     let starter = std::thread::spawn(move || {
         confine();
@@ -302,7 +303,7 @@ fn start<T: Task + 'static>(confine: fn(), tasks: Vec<T>) -> Worker {
     starter.join().expect("a thread that starts a worker")
 }
 
-/// Returns pairs on a cable, for each worker.
+/// Returns the queue pairs on a cable, grouped by worker.
 fn pairs(
     config: &RigConfig,
     ports: &mut [VhostUser],
@@ -331,17 +332,17 @@ fn switch(config: &RigConfig, ports: &mut [VhostUser], controls: &[Arc<PortContr
     let switch = Switch::new(&SwitchConfig::default());
     for (port, control) in ports.iter_mut().zip(controls) {
         let queues = (0..usize::from(config.adapter.queues)).map(|pair| port.queue(pair).unwrap()).collect();
-        // Frames are flooded to a silent guest: a fast machine would reach the limit.
+        // Frames to a silent guest are flooded, and a fast machine would reach the flood limit.
         let config = PortConfig { mtu: config.adapter.mtu, flood_limit: None, ..PortConfig::default() };
         switch.control().add_controlled(VhostPort::new(queues).unwrap(), control, &config).unwrap();
     }
     switch
 }
 
-/// Two ports on a switch driven by one worker.
+/// Two ports on a switch, polled by one worker.
 #[derive(Debug)]
 pub struct SwitchRig {
-    // In the order of their drop.
+    // The fields are dropped in this order.
     _worker: Worker,
     pub ports: Vec<VhostUser>,
     pub seats: Vec<Arc<SwitchPort>>,
@@ -349,7 +350,7 @@ pub struct SwitchRig {
 }
 
 impl SwitchRig {
-    /// Creates ports with `queue_pairs` queue pairs, and offers their guests the receive offloads `told`.
+    /// Creates ports with `queue_pairs` queue pairs, and offers the receive offloads `told` to their guests.
     pub fn new(queue_pairs: u16, told: Offloads) -> Self {
         let scratch = Scratch::new();
         let switch = Switch::new(&SwitchConfig::default());
@@ -359,7 +360,7 @@ impl SwitchRig {
             let mut port =
                 VhostUser::open(&VhostUserConfig { queue_pairs, offloads, ..VhostUserConfig::new(socket) }).unwrap();
             let queues = (0..usize::from(queue_pairs)).map(|pair| port.queue(pair).unwrap()).collect();
-            // Frames are flooded to a silent guest: a fast machine would reach the limit.
+            // Frames to a silent guest are flooded, and a fast machine would reach the flood limit.
             let config = PortConfig { flood_limit: None, ..PortConfig::default() };
             let adapter = AdapterConfig {
                 offloads: told,
@@ -382,7 +383,7 @@ impl SwitchRig {
     }
 }
 
-/// Checks a received frame against the duties of every device (V22, V24, V25, R9).
+/// Checks a received frame against the requirements for every device (V22, V24, V25, R9).
 #[track_caller]
 pub fn check_received(received: &Received, mergeable: bool, what: &dyn std::fmt::Debug) {
     let chains = &received.chains;
@@ -395,7 +396,7 @@ pub fn check_received(received: &Received, mergeable: bool, what: &dyn std::fmt:
     assert_eq!(written, received.header.len() + received.frame.len(), "{what:?}");
 }
 
-/// Sends a plain frame from one guest to the other, and checks the received one.
+/// Sends a plain frame from one guest to the other, and checks the received frame.
 #[track_caller]
 pub fn carry(from: &mut Guest, to: &mut Guest, pair: usize, frame: &[u8], what: &dyn std::fmt::Debug) -> Received {
     from.tx(pair).send(&VnetHeader::default(), &[frame]);
@@ -436,7 +437,7 @@ pub fn cut(header: &[u8], frame: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns a random length: often a border, otherwise anything between.
+/// Returns a random length, often a border value.
 pub fn random_len(rng: &mut ChaCha8Rng, max: usize) -> usize {
     match rng.random_range(0..6) {
         0 => 14,

@@ -1,16 +1,16 @@
-//! System calls refused by the kernel to a thread, as under a limit or in a sandbox.
+//! Filters that make the kernel refuse system calls of a thread, as under a limit or in a sandbox.
 
 use nix::errno::Errno;
 use nix::libc;
 
-/// Location in a filter's data of the call's number, and of the low half of argument `nth` (`struct seccomp_data`).
+/// Offsets in `struct seccomp_data` of the call's number, and of the low half of argument `nth`.
 const NUMBER_AT: u32 = 0;
 const fn argument_at(nth: u32) -> u32 {
     16 + 8 * nth
 }
 
-/// From now on refuses this thread, and each started by it, to map `len` bytes or more over another mapping, except of
-/// a file. This is the effect of `vm.overcommit_memory = 2` when memory is short.
+/// Makes the kernel refuse anonymous mappings of at least `len` bytes over another mapping, for this thread and threads
+/// started later by it. `vm.overcommit_memory = 2` has the same effect when memory is short.
 pub fn refuse_anonymous_memory_in_place_of_other(len: u32) {
     let flags = (libc::MAP_FIXED | libc::MAP_ANONYMOUS) as u32;
     install(&[
@@ -26,7 +26,7 @@ pub fn refuse_anonymous_memory_in_place_of_other(len: u32) {
     ]);
 }
 
-/// From now on refuses every munmap(2) of this thread and of each started by it.
+/// Makes the kernel refuse every munmap(2) of this thread and of threads started later by it.
 pub fn refuse_munmap() {
     install(&[
         load(NUMBER_AT),
@@ -44,7 +44,7 @@ fn load(at: u32) -> libc::sock_filter {
     step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, at)
 }
 
-/// Jumps over `skipped` steps unless the value is `value`.
+/// Skips `skipped` steps unless the loaded value equals `value`.
 fn unless_equal(value: u32, skipped: u8) -> libc::sock_filter {
     step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, skipped, value)
 }
@@ -60,7 +60,7 @@ fn answer(action: u32) -> libc::sock_filter {
 fn install(filters: &[libc::sock_filter]) {
     nix::sys::prctl::set_no_new_privs().expect("giving up privileges of programs");
     let program = libc::sock_fprog { len: filters.len() as u16, filter: filters.as_ptr().cast_mut() };
-    // SAFETY: the program points to as many steps as it says, and the kernel copies them.
+    // SAFETY: the program points to `len` steps, which the kernel copies.
     let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0) };
     Errno::result(done).expect("installing a filter of system calls");
 }

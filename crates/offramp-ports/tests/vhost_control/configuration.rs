@@ -1,4 +1,5 @@
-//! A driver's reads of the device configuration, and its notices of changes (virtio 1.3, 5.1.4 and 5.1.6.5.4; V9, V55).
+//! Tests of the device configuration read by a driver, and of change reports (virtio 1.3, 5.1.4 and 5.1.6.5.4; V9,
+//! V55).
 
 use super::{ERR, OK, command, rig};
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig};
@@ -7,7 +8,7 @@ use offramp_testkit::frontend::{Header, RawMessage, VERSION, backend_request};
 use offramp_testkit::{Frontend, Guest, GuestBuilder, features, features::protocol};
 
 const ANNOUNCE_ACK: [u8; 2] = [3, 0];
-/// `status`: the link is up; the guest shall announce itself.
+/// Bits of `status`: the link is up, and the guest must announce itself.
 const LINK_UP: u16 = 1;
 const ANNOUNCE: u16 = 2;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x55];
@@ -50,7 +51,7 @@ fn v55_a_guest_that_announces_itself_is_asked_to_and_says_when_it_has_heard() {
         assert_eq!(message.header, Header { flags: VERSION, ..Header::new(backend_request::CONFIG_CHANGE_MSG, 0) });
         assert_eq!(link_status(guest.frontend()), LINK_UP | ANNOUNCE);
         assert_eq!(command(&mut guest, ANNOUNCE_ACK, &[]), OK);
-        // Set before the command is answered.
+        // The status is updated before the command is answered.
         assert_eq!(link_status(guest.frontend()), LINK_UP);
         assert_eq!(command(&mut guest, ANNOUNCE_ACK, &[]), ERR);
         assert_eq!(rig.ports[0].channel_counters().config_changes.get(), 1, "{case:?}");
@@ -68,7 +69,7 @@ fn a_guest_that_cannot_be_asked_is_announced_by_its_port() {
         let mut guest: Guest = rig.guest(0, &builder(&case, protocol_features));
         assert_eq!(link_status(guest.frontend()), LINK_UP);
         if has_had_a_channel {
-            // The backend closes it at an unrequested answer.
+            // The backend closes the channel after an unrequested answer.
             let header = Header::new(backend_request::CONFIG_CHANGE_MSG, 0);
             let unasked = RawMessage { header, payload: vec![], fds: vec![] };
             assert!(guest.frontend().acknowledge_backend(&unasked, 0));

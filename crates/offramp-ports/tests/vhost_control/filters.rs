@@ -1,4 +1,4 @@
-//! A guest's receive filters (virtio 1.3, 5.1.6.5.1 to .3; V49 to V54).
+//! Tests of a guest's receive filters (virtio 1.3, 5.1.6.5.1 to .3; V49 to V54).
 
 use super::{ERR, OK, SEGMENTS, command, segments_of, status, super_frame};
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, wait_until};
@@ -7,7 +7,7 @@ use offramp_ports::vhost_user::{ControlQueue, ReceiveModes};
 use offramp_testkit::features::{self, protocol};
 use offramp_testkit::{Guest, GuestBuilder, VnetHeader};
 
-/// Classes and commands.
+/// Classes and numbers of commands.
 const VLAN_ADD: [u8; 2] = [2, 0];
 const VLAN_DEL: [u8; 2] = [2, 1];
 const MAC_TABLE_SET: [u8; 2] = [1, 0];
@@ -26,7 +26,7 @@ const GROUP: [u8; 6] = [1, 0, 0x5e, 0, 0, 9];
 const BROADCAST: [u8; 6] = [0xff; 6];
 const FILTERS: u64 = features::CTRL_RX | features::CTRL_RX_EXTRA | features::CTRL_VLAN | features::CTRL_MAC_ADDR;
 
-/// Creates a guest whose port has an address for it, and lets it take another one.
+/// Creates a rig whose port 0 assigns an address to its guest and permits another address.
 fn rig() -> Rig {
     Rig::with(&RigConfig {
         control_queue: ControlQueue::Backend,
@@ -41,20 +41,21 @@ fn builder(case: &Case) -> GuestBuilder {
     case.guest().features(FILTERS).control_queue().protocol_features(protocol)
 }
 
-/// `virtio_net_ctrl_mac`, twice.
+/// Returns the bytes of two `virtio_net_ctrl_mac`.
 fn tables(unicast: &[[u8; 6]], multicast: &[[u8; 6]]) -> Vec<u8> {
     let table = |macs: &[[u8; 6]]| [&(macs.len() as u32).to_le_bytes()[..], &macs.concat()].concat();
     [table(unicast), table(multicast)].concat()
 }
 
-/// Returns frames to a station, to another one, to all, to a group, and to the first with the tags of two VLANs.
+/// Returns six frames: to the guest's station, to another station, to the broadcast address, to a group, and to the
+/// guest's station with tags of two VLANs.
 fn frames() -> [Vec<u8>; 6] {
     let untagged = |to: [u8; 6]| [&to[..], &FOREIGN, &[0x88, 0xb5], &[0x5a; 50]].concat();
     let tagged = |vid: u8| [&OWN[..], &FOREIGN, &[0x81, 0, 0x60, vid], &[0x88, 0xb5], &[0x5a; 50]].concat();
     [untagged(OWN), untagged(OTHER), untagged(BROADCAST), untagged(GROUP), tagged(5), tagged(6)]
 }
 
-/// Sends all of [`frames`]. Checks that the expected ones arrive, and that the others are counted.
+/// Sends all of [`frames`]. Checks that only the expected frames arrive, and that the lost frames are counted.
 #[track_caller]
 fn expect(rig: &Rig, sender: &mut Guest, guest: &mut Guest, expected: [u8; 6]) {
     let lost = || rig.received(0, |count| count.lost(Loss::GuestFilter));
@@ -101,7 +102,7 @@ fn v49_to_v54_a_guest_receives_what_it_asked_for_and_the_rest_is_counted() {
             (PROMISC, on.to_vec(), [1; 6]),
             (MAC_ADDR_SET, OWN.to_vec(), [1; 6]),
         ];
-        // The guest has set no modes and addresses; its table of VLANs is empty.
+        // The guest has set neither modes nor addresses, and its table of VLANs is empty.
         expect(&rig, &mut sender, &mut guest, [1, 1, 1, 1, 0, 0]);
         for (number, fields, expected) in steps {
             assert_eq!(command(&mut guest, number, &fields), OK, "{case:?}: {number:?} {fields:?}");
@@ -116,13 +117,13 @@ fn what_a_port_binds_its_guest_to_wins_over_what_the_guest_asks_for() {
     let rig = rig();
     let mut guest = rig.guest(0, &builder(&Case::rings().next().unwrap()));
     let address = |guest: &mut Guest| guest.frontend().get_config(0, 6).unwrap();
-    // Another guest's address, a group, the zero address, and half of one.
+    // An address of another guest, a group address, the zero address, and half of an address.
     for wrong in [&FOREIGN[..], &GROUP, &[0; 6], &OTHER[..3]] {
         assert_eq!(command(&mut guest, MAC_ADDR_SET, wrong), ERR);
         assert_eq!(address(&mut guest), OWN);
     }
     assert_eq!(command(&mut guest, MAC_ADDR_SET, &OTHER), OK);
-    // V52: the configuration has it before the command is answered.
+    // V52: the configuration has the new address before the command is answered.
     assert_eq!(address(&mut guest), OTHER);
     wait_until("the address", || status(&rig, 0).filter.mac == Some(OTHER));
     drop(guest);
@@ -188,7 +189,7 @@ fn a_super_frame_that_its_filter_does_not_take_costs_a_guest_no_buffer() {
     }
 }
 
-/// A frontend may start a driver without a control queue by a change of features alone.
+/// A frontend may start a driver without a control queue only by changing the features.
 #[test]
 fn another_driver_finds_no_filter_of_the_one_before() {
     let rig = rig();
@@ -198,7 +199,7 @@ fn another_driver_finds_no_filter_of_the_one_before() {
     assert_eq!(command(&mut guest, NOBCAST, &[1]), OK);
     expect(&rig, &mut sender, &mut guest, [1, 0, 0, 0, 0, 0]);
     let features = guest.negotiated().features & !FILTERS;
-    // Without a control queue no command can add a VLAN.
+    // Without a control queue, no command can add a VLAN.
     for features in [features, features & !features::CTRL_VQ | features::CTRL_VLAN] {
         guest.frontend().set_features(features).unwrap();
         expect(&rig, &mut sender, &mut guest, [1; 6]);

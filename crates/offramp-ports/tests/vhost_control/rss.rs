@@ -1,4 +1,4 @@
-//! The guest's choice of pair for each flow (virtio 1.3, 5.1.6.5.7; V7, V8, V46, V59, V60, V62).
+//! Tests of the guest's choice of a pair for each flow (virtio 1.3, 5.1.6.5.7; V7, V8, V46, V59, V60, V62).
 
 use super::{ERR, OK, PAIRS_SET, command, status};
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, rng, wait_until};
@@ -12,7 +12,7 @@ pub(super) const RSS_CONFIG: [u8; 2] = [4, 1];
 const HASH_CONFIG: [u8; 2] = [4, 2];
 pub(super) const PAIRS: u16 = 3;
 pub(super) const KEY_LEN: usize = 40;
-/// Kinds of packets.
+/// Bits of hashed packet types.
 const IPV4: u32 = 1;
 const IPV6: u32 = 8;
 const UDPV4: u32 = 4;
@@ -49,7 +49,7 @@ pub(super) fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     hash
 }
 
-/// Returns a datagram of some flow, and its hashed bytes with and without ports.
+/// Returns a datagram of a random flow, and its hashed bytes without and with ports.
 pub(super) fn datagram(rng: &mut impl Rng) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let flow: [u8; 12] = rng.random();
     let (addresses, ports) = flow.split_at(8);
@@ -64,7 +64,7 @@ fn ipv4(protocol: u8, addresses: &[u8]) -> Vec<u8> {
     let mut ip = [&[0x45, 0, 0, 46, 0, 1, 0, 0, 64, protocol, 0, 0][..], addresses].concat();
     let sum: u32 = ip.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    // The sum of ten words carries once at most after one fold, unless it is all ones.
+    // After one fold, the sum of ten words carries at most once more.
     let sum = if u32::from(!sum) == 0x1_0000 { 0xfffe } else { sum };
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     ip
@@ -86,7 +86,7 @@ fn segment(addresses: [&str; 2], ports: [u16; 2]) -> Vec<u8> {
         .concat()
 }
 
-/// Sends a frame that must arrive on one pair.
+/// Sends a frame, and checks that it arrives on `pair`.
 #[track_caller]
 fn expect(sender: &mut Guest, guest: &mut Guest, frame: &[u8], pair: usize) {
     sender.tx(0).send(&VnetHeader::default(), &[frame]);
@@ -119,13 +119,13 @@ fn v59_v60_each_flow_is_received_on_the_pair_that_the_guest_has_chosen_for_its_h
             let arp = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 0x62, 8, 6], &[0; 46]].concat();
             expect(&mut sender, &mut guest, &arp, unclassified.into());
         }
-        // No kinds: all frames are unclassified, as in Linux with `rxhash off`.
+        // Without hashed types, all frames are unclassified, as in Linux with `rxhash off`.
         assert_eq!(command(&mut guest, RSS_CONFIG, &config(0, 0, 2, &[0], PAIRS, &[])), OK);
         expect(&mut sender, &mut guest, &datagram(&mut rng).0, 2);
         let shown = status(&rig, 0).hash.expect("what it has set");
         assert_eq!((shown.table, shown.unclassified, shown.types.bits()), (vec![0], Some(2), 0), "{case:?}");
         assert!(status(&rig, 0).queue_pairs == PAIRS && !shown.is_reported);
-        // The port spreads flows again, over one pair.
+        // The port steers flows again, to a single pair.
         assert_eq!(command(&mut guest, PAIRS_SET, &[1, 0]), OK);
         expect(&mut sender, &mut guest, &datagram(&mut rng).0, 0);
         assert!((1..3).all(|pair| guest.rx(pair).recv_within(Duration::ZERO).is_none()), "{case:?}");
@@ -133,7 +133,7 @@ fn v59_v60_each_flow_is_received_on_the_pair_that_the_guest_has_chosen_for_its_h
     }
 }
 
-/// `virtio_net_hash_config`.
+/// Returns the bytes of a `virtio_net_hash_config`.
 fn hashing(types: u32, key: &[u8]) -> Vec<u8> {
     [&types.to_le_bytes()[..], &[0xee; 8], &[key.len() as u8], key].concat()
 }
@@ -144,7 +144,8 @@ fn v46_the_header_of_a_received_frame_has_its_hash_and_what_was_hashed() {
     for (case, is_in_one) in Case::layouts().flat_map(|case| [(case, false), (case, true)]) {
         let mut sender = rig.guest(1, &case.guest());
         let mut guest = rig.guest(0, &builder(&case).features(features::HASH_REPORT));
-        // Header and frame lie in one buffer; or the header in three, and a mergeable frame in several chains.
+        // Use one buffer for header and frame. In the other cases, use three buffers for the header, and several chains
+        // for a mergeable frame.
         match (is_in_one, case.mergeable) {
             (true, _) => guest.rx(0).fill(80, 2048),
             (false, true) => guest.rx(0).fill_chains(80, &[8; 3]),
@@ -172,7 +173,7 @@ fn v46_the_header_of_a_received_frame_has_its_hash_and_what_was_hashed() {
             assert_eq!(receive(&mut guest, &arp), [0; 8]);
         }
         assert_eq!(command(&mut guest, HASH_CONFIG, &hashing(ALL, &[7; KEY_LEN + 1])), ERR);
-        // The guest's transmitted frames have the longer header, too; its bytes there are ignored.
+        // Transmitted frames also have the longer header, whose additional bytes are ignored.
         sender.rx(0).fill(8, 2048);
         let (frame, ..) = datagram(&mut rng);
         guest.tx(0).send(&VnetHeader::default(), &[&frame]);
@@ -180,8 +181,8 @@ fn v46_the_header_of_a_received_frame_has_its_hash_and_what_was_hashed() {
     }
 }
 
-/// The key and some of the answers of "Verifying the RSS hash calculation" (NDIS): source and destination, their ports,
-/// and the hashes without and with the ports.
+/// The key and some results from "Verifying the RSS hash calculation" (NDIS): source and destination, their ports, and
+/// the hashes without and with ports.
 const PUBLISHED_KEY: [u8; KEY_LEN] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
     0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
@@ -201,7 +202,7 @@ fn v46_a_received_frame_has_the_hash_that_is_published_for_its_flow() {
         let mut sender = rig.guest(1, &case.guest());
         let mut guest = rig.guest(0, &builder(&case).features(features::HASH_REPORT));
         guest.rx(0).fill(80, 2048);
-        // The number of the kind in the header: of IPv4 and of IPv6.
+        // `kinds` are the numbers of the hashed type in the header, for IPv4 and for IPv6.
         for (types, nth, kinds) in [(IPV4 | IPV6, 0, [1, 4]), (ALL, 1, [2, 5])] {
             assert_eq!(command(&mut guest, HASH_CONFIG, &hashing(types, &PUBLISHED_KEY)), OK, "{case:?}");
             for (addresses, ports, hashes) in PUBLISHED {
@@ -225,16 +226,16 @@ fn what_no_adapter_can_spread_is_refused() {
     let mut guest = rig.guest(0, &builder(&Case::rings().next().unwrap()));
     let key = [7; KEY_LEN];
     let wrong = [
-        // A table of three, one above the maximum size, and one shorter than its mask.
+        // A table of three entries, a table above the maximum size, and a table shorter than its mask.
         config(ALL, 2, 0, &[0, 1, 2], PAIRS, &key),
         config(ALL, 255, 0, &[0; 256], PAIRS, &key),
         config(ALL, 127, 0, &[0; 8], 0, &[]),
-        // Missing pairs.
+        // Tables with pairs that do not exist.
         config(ALL, 1, 0, &[0, PAIRS], PAIRS, &key),
         config(ALL, 1, PAIRS, &[0, 1], PAIRS, &key),
         config(ALL, 1, 0, &[0, 1], PAIRS + 1, &key),
         config(ALL, 1, 0, &[0, 1], 0, &key),
-        // An unknown kind, and an overlong key.
+        // An unknown packet type, and a key that is too long.
         config(1 << 6, 1, 0, &[0, 1], PAIRS, &key),
         config(ALL, 1, 0, &[0, 1], PAIRS, &[7; KEY_LEN + 1]),
     ];
@@ -243,7 +244,7 @@ fn what_no_adapter_can_spread_is_refused() {
     }
     assert_eq!(command(&mut guest, RSS_CONFIG, &config(ALL, 127, 0, &[1; 128], 2, &key)), OK);
     wait_until("two pairs", || status(&rig, 0).queue_pairs == 2);
-    // V62: a reset clears it.
+    // V62: a reset clears the settings.
     drop(guest);
     let _guest = rig.guest(0, &builder(&Case::rings().next().unwrap()));
     wait_until("none", || rig.ports[0].status().control.is_some_and(|control| control.hash.is_none()));
@@ -257,7 +258,7 @@ fn v7_v8_a_driver_reads_what_it_may_ask_for_where_the_port_can_spread_flows() {
         (guest.negotiated().features & features::RSS != 0, guest.frontend().get_config(17, 7).unwrap())
     };
     assert_eq!(read(&rig(), &builder(&case)), (true, vec![40, 128, 0, 0x3f, 0, 0, 0]));
-    // Each pair of a cable has a thread of its own, and a single pair leaves no choice.
+    // On a cable, each pair has a separate thread, so the port cannot steer flows. A single pair leaves no choice.
     let protocol = protocol::MQ | protocol::CONFIG;
     for (on_switch, pairs) in [(false, PAIRS), (true, 1)] {
         let control_queue = ControlQueue::Backend;

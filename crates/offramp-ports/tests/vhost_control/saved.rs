@@ -1,4 +1,4 @@
-//! A guest's settings by its control queue outlive their backend in a saved state.
+//! Tests that a saved state preserves the settings made through the control queue.
 
 use super::{COALESCE_RX, COALESCE_VQ, OK, PAIRS_SET, builder, coalescing, command, of_vq, rig, status};
 use crate::vhost_common::{Case, Rig, carry, frame, rng, wait_until};
@@ -12,7 +12,7 @@ fn settled(rig: &Rig, builder: &GuestBuilder) -> Guest {
     assert_eq!(command(&mut guest, PAIRS_SET, &2u16.to_le_bytes()), OK);
     assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(50, 16)), OK);
     assert_eq!(command(&mut guest, COALESCE_VQ, &of_vq(3, 7, 9)), OK);
-    // VIRTIO_NET_CTRL_VLAN_ADD.
+    // The command is VIRTIO_NET_CTRL_VLAN_ADD.
     assert_eq!(command(&mut guest, [2, 0], &5u16.to_le_bytes()), OK);
     guest
 }
@@ -32,7 +32,7 @@ fn what_a_guest_has_set_is_in_force_after_it_was_restored_at_another_port() {
         let memory = guest.memory().clone();
         guest.restore(memory, rigs[1].socket(0), &bases, Some(&state)).unwrap();
         wait_until("the control queue", || rigs[1].ports[0].status().control.is_some_and(|now| now == settings));
-        // The control queue goes on, too.
+        // The control queue continues.
         assert_eq!(command(&mut guest, PAIRS_SET, &1u16.to_le_bytes()), OK, "{case:?}");
         let mut peer = rigs[1].guest(1, &case.guest());
         guest.rx(0).fill(16, 2048);

@@ -1,4 +1,4 @@
-//! Statistics requested by a driver (virtio 1.4, 5.1.9.5.11; V83 to V86).
+//! Tests of statistics requested by a driver (virtio 1.4, 5.1.9.5.11; V83 to V86).
 
 use super::rss::{self, PAIRS, RSS_CONFIG, datagram, toeplitz};
 use super::{ERR, MSS, OK, PAIRS_SET, SEGMENTS, command, rig, segments_of, status, super_frame};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const QUERY: [u8; 2] = [8, 0];
 const GET: [u8; 2] = [8, 1];
-/// Types, as bits and in the form of a reply.
+/// Types of statistics, as bits and as reply types.
 const CVQ: u64 = 1 << 32;
 const RX_BASIC: u64 = 1;
 const RX_CSUM: u64 = 2;
@@ -21,7 +21,7 @@ const TX_BASIC: u64 = 1 << 16;
 const TX_CSUM: u64 = 1 << 17;
 const TX_GSO: u64 = 1 << 18;
 const TX_SPEED: u64 = 1 << 19;
-/// Types independent of offloads.
+/// Types that do not depend on negotiated offloads.
 const ALWAYS: u64 = CVQ | RX_BASIC | RX_SPEED | TX_BASIC | TX_SPEED;
 const OFFLOADS: u64 = features::CSUM | features::HOST_TSO4 | features::GUEST_CSUM | features::GUEST_TSO4;
 
@@ -29,12 +29,12 @@ fn builder(case: &Case, offloads: u64) -> GuestBuilder {
     case.guest().features(features::DEVICE_STATS | offloads).control_queue()
 }
 
-/// An element of `virtio_net_ctrl_queue_stats`.
+/// Returns the bytes of an element of `virtio_net_ctrl_queue_stats`.
 fn of(vring: u16, types: u64) -> Vec<u8> {
     [&vring.to_le_bytes()[..], &[0; 6], &types.to_le_bytes()].concat()
 }
 
-/// Returns the device's bytes of an answer with `room` bytes after `ack`.
+/// Requests statistics with `room` bytes after `ack`, and returns the bytes written by the device.
 fn get(guest: &mut Guest, elements: &[Vec<u8>], room: usize) -> Vec<u8> {
     let answer = guest.control().command(&[&GET, &elements.concat()], &[1, room]).expect("an answer");
     assert_eq!(answer[0], OK, "{elements:?}");
@@ -68,7 +68,7 @@ fn v83_the_types_that_there_are_follow_from_what_was_negotiated() {
             let mut guest = rig.guest(0, &builder(&case, offloads));
             let answer = guest.control().command(&[&QUERY], &[1, 8]);
             assert_eq!(answer, Some([&[OK][..], &u64::to_le_bytes(expected)].concat()), "{case:?}");
-            // No room for it.
+            // The answer does not fit.
             assert_eq!(guest.control().command(&[&QUERY], &[1, 7]), Some(vec![ERR]));
         }
     }
@@ -122,7 +122,7 @@ fn what_a_guest_sends_and_receives_is_counted_for_it() {
         let mut a = rig.guest(0, &builder(&case, OFFLOADS));
         let mut b = rig.guest(1, &builder(&case, OFFLOADS));
         let mut rng = rng();
-        // No buffer yet: two are dropped for that.
+        // Two frames are dropped, because the ring has no buffers yet.
         for _ in 0..2 {
             a.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng, 100)]);
         }
@@ -146,7 +146,7 @@ fn what_a_guest_sends_and_receives_is_counted_for_it() {
                 gso.iter_mut().zip(of_frame).for_each(|(sum, of_one)| *sum += of_one);
             }
         }
-        // A chain that carries no frame.
+        // Send a chain without a frame.
         a.tx(0).send(&VnetHeader::default(), &[]);
         wait_until("it to be refused", || rig.refused(0, Loss::BadRequest) == 1);
         let [len, headers] = [bytes.len(), bytes.len() - SEGMENTS * usize::from(MSS)].map(|len| len as u64);
@@ -158,7 +158,8 @@ fn what_a_guest_sends_and_receives_is_counted_for_it() {
         let got = replies(&get(&mut b, &[of(0, RX_BASIC | RX_CSUM | RX_GSO)], 136));
         assert_eq!((&got[0].2[1..3], &got[0].2[4..]), (&[packets, received][..], &[2, 2][..]), "{case:?}");
         assert_eq!((got[1].2.clone(), got[2].2.clone()), (checksums.to_vec(), gso.to_vec()), "{case:?}");
-        // Command counters: this one is the second, and succeeds; an invalid one is no success.
+        // The current command is the second command and counts as successful. An invalid command does not count as
+        // successful.
         assert_eq!(replies(&get(&mut b, &[of(2, CVQ)], 24)), [(32, 2, vec![2, 2])]);
         assert_eq!(command(&mut b, [8, 9], &[]), ERR);
         assert_eq!(replies(&get(&mut b, &[of(2, CVQ)], 24)), [(32, 2, vec![4, 3])]);
@@ -184,11 +185,11 @@ fn the_statistics_of_a_guest_begin_with_it() {
     }
 }
 
-/// If several frames come at once, one passes, one waits, and the others are lost.
+/// With this limit, one of several simultaneous frames passes, one waits, and all others are lost.
 const ONE_PER_SECOND: RateLimit =
     RateLimit { bits_per_second: None, frames_per_second: Some(1), burst_bytes: None, burst_frames: Some(1) };
 
-/// Returns the frames lost by the limit with their bytes, and all lost frames: of each receive queue.
+/// Returns for each receive queue the frames lost to the limit, their bytes, and all lost frames.
 fn lost_of_queues(guest: &mut Guest) -> Vec<[u64; 3]> {
     let all: Vec<_> = (0..PAIRS).map(|pair| of(2 * pair, RX_BASIC | RX_SPEED)).collect();
     let replies = replies(&get(guest, &all, usize::from(PAIRS) * (56 + 24)));
@@ -212,12 +213,12 @@ fn a_guest_reads_what_the_limit_of_its_port_has_lost_on_each_of_its_queues() {
             guest.rx(pair.into()).fill(64, 2048);
         }
         assert_eq!(command(&mut guest, PAIRS_SET, &PAIRS.to_le_bytes()), OK);
-        // From the next batch on, the port spreads flows over all pairs.
+        // From the next batch on, the port steers flows to all pairs.
         sender.tx(0).send(&VnetHeader::default(), &[&datagram(&mut rng).0]);
         wait_until("a frame", || (0..PAIRS).any(|pair| guest.rx(pair.into()).recv_within(Duration::ZERO).is_some()));
         rig.controls[0].set_limits(PortLimits { rx: ONE_PER_SECOND, ..PortLimits::default() });
 
-        // Returns the port's losses after it has carried all frames.
+        // Returns the port's losses after all frames were handled.
         let mut sent = 1;
         let mut send = |header: &VnetHeader, frames: &[Vec<u8>], wire_frames: usize| {
             for frame in frames {
@@ -231,13 +232,13 @@ fn a_guest_reads_what_the_limit_of_its_port_has_lost_on_each_of_its_queues() {
         let mut lost = send(&VnetHeader::default(), &datagrams, 1);
         let mut counted = lost_of_queues(&mut guest);
         assert_eq!(total(&counted), [lost, lost * LEN, lost], "{case:?}");
-        // A fair hash leaves a queue out once in 10^10.
+        // With a fair hash, the probability of an unused queue is 10^-10.
         assert!(lost > 0 && counted.iter().all(|of_queue| of_queue[0] > 0), "{case:?}: {counted:?}");
 
         let (header, super_frame) = super_frame();
         let headers = super_frame.len() - SEGMENTS * usize::from(MSS);
         let of_super_frame = (super_frame.len() + (SEGMENTS - 1) * headers) as u64;
-        // Both addresses, and both ports.
+        // The flow consists of both addresses and both ports.
         let flow_of_super_frame = super_frame[26..38].to_vec();
         let (plain, _, flow) = datagram(&mut rng);
         for (header, frame, flow, wire_frames, bytes) in [
