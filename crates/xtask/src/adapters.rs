@@ -1,4 +1,4 @@
-//! Two adapters on a cable, driven by one thread: the path between a harness' own host and the other end.
+//! Two adapters on a cable, polled by one thread. They connect a harness' own host to the other end.
 
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// Two running adapters. Drop them before the guests and TAPs whose queues they use.
 pub struct Adapters {
     worker: Worker,
-    /// Control of the first port's adapter.
+    /// The control of the first port's adapter.
     pub control: Arc<PortControl>,
 }
 
 impl Adapters {
-    /// Starts one adapter behind each port, with the same description, and connects them.
+    /// Starts an adapter with the same configuration behind each port, and connects both adapters.
     ///
     /// # Errors
     /// Returns an error if the thread cannot start.
@@ -36,16 +36,16 @@ impl Adapters {
         Ok(Self { worker, control })
     }
 
-    /// Returns whether both ports are still there.
+    /// Returns whether both ports are still open.
     pub fn is_running(&self) -> bool {
         self.worker.is_running()
     }
 }
 
-/// Makes a TAP with every offload.
+/// Creates a TAP that offers every offload.
 ///
 /// # Errors
-/// Returns an error if the kernel refuses.
+/// Returns an error if the kernel refuses the TAP or the offer.
 pub fn open_tap(config: &TapConfig) -> Result<Tap, TapError> {
     let tap = Tap::open(config)?;
     tap.offer(Offloads::all())?;

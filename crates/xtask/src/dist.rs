@@ -1,5 +1,5 @@
-//! The parts of a release: the program with its parts list, a Debian package, a static program, the image of a
-//! container, and the checksums of all of them.
+//! The parts of a release: the program with its parts list, a Debian package, a static program, a container image, and
+//! the checksums of all files.
 
 mod image;
 
@@ -13,14 +13,14 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Cargo's directory for its results; the package's list of files names it, too.
+/// Cargo's target directory, which the package's list of files also names.
 const TARGET: &str = "target";
 /// Man pages and completions, in [`TARGET`].
 const PAGES: &str = "dist/pages";
-/// Target of the program without libraries.
+/// Target triple of the static program.
 const STATIC_TRIPLE: &str = "x86_64-unknown-linux-musl";
 const CARGO_DEB: Needed = Needed { program: "cargo-deb", packages: &[] };
-/// The C compiler with the static library, and the program that finds a package's required libraries.
+/// The C compiler with the static library, and the program that determines a package's required libraries.
 const MUSL: Needed = Needed { program: "musl-gcc", packages: &["musl-tools"] };
 const SHLIBDEPS: Needed = Needed { program: "dpkg-shlibdeps", packages: &["dpkg-dev"] };
 
@@ -32,10 +32,10 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// Makes the release and prints the checksums.
+/// Builds the release and prints the checksums.
 ///
 /// # Errors
-/// Returns an error if something cannot be built.
+/// Returns an error if a part cannot be built.
 pub fn run(args: &Args) -> Result<()> {
     for needed in [MUSL, SHLIBDEPS] {
         packages::need(needed)?;
@@ -80,12 +80,12 @@ fn pages(program: &Path, directory: &Path) -> Result<()> {
 
 fn release(root: &Path) -> Command {
     let mut command = Command::new(root.join("tools/release"));
-    // Cargo's variables of this program's own build do not apply.
+    // Remove Cargo's variable, which belongs to the build of this program.
     command.env_remove("CARGO_TARGET_DIR").current_dir(root);
     command
 }
 
-/// Writes `SHA256SUMS` as `sha256sum --check` reads it, and prints it.
+/// Writes and prints `SHA256SUMS` in the format of `sha256sum --check`.
 fn sums(out: &Path) -> Result<()> {
     let entries = fs::read_dir(out).doing(format!("reading {}", out.display()))?;
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -100,7 +100,7 @@ fn sums(out: &Path) -> Result<()> {
     fs::write(out.join("SHA256SUMS"), text).doing("writing SHA256SUMS")
 }
 
-/// Returns the SHA-256 in hexadecimal digits.
+/// Returns the SHA-256 of `bytes` in hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

@@ -1,7 +1,9 @@
-//! A Linux guest in QEMU, or as a program (User Mode Linux): its own driver, with every option, against a backend.
+//! Tests of a Linux guest's driver, with every option, against a backend. The guest runs in QEMU or as a program (User
+//! Mode Linux).
 //!
-//! Each combination of driver options boots a Debian kernel. The harness compares the negotiated features and the
-//! guest's `ethtool` output with the offer, and sends bytes over TCP both ways, judged by SHA-256.
+//! For each combination of driver options, the harness boots a Debian kernel. The harness compares the negotiated
+//! features and the guest's `ethtool` output with the offer. It then sends bytes over TCP in both directions, and
+//! checks their SHA-256.
 
 mod accecn;
 mod backports;
@@ -29,11 +31,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Time from the start of offramp to its ports.
+/// Time limit from the start of offramp until its ports exist.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for offramp to end.
+/// Time limit for the end of offramp.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Queue pairs of a guest with several.
+/// Number of queue pairs of a guest with several pairs.
 const QUEUE_PAIRS: u16 = 2;
 
 /// The backend of the guest's network card.
@@ -90,7 +92,7 @@ pub struct GuestArgs {
 }
 
 impl GuestArgs {
-    /// Makes the boot files of guests in the scratch directory.
+    /// Creates the boot files of guests in the scratch directory.
     ///
     /// # Errors
     /// Returns an error if QEMU or the kernel is not available.
@@ -100,13 +102,13 @@ impl GuestArgs {
     }
 }
 
-/// Returns the machine of a guest in QEMU with those options of its card, behind a vhost-user port.
+/// Returns the machine of a guest in QEMU behind a vhost-user port, with these options of its card.
 pub fn behind_port(base: &Base, options: &Options, network: Vec<String>, more: &str) -> Result<MachineConfig> {
     let device = options.device_arguments(1, BackendKind::Offramp);
     base.machine(network, &format!("{device}{more}"))
 }
 
-/// The start of every case.
+/// The common setup of all cases.
 struct Bench<'a> {
     args: &'a Args,
     base: Base,
@@ -114,7 +116,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Configures a guest with those options, behind a port or behind QEMU's own backend.
+    /// Configures a guest with these options, behind a port or behind QEMU's own backend.
     fn machine(&self, options: &Options) -> Result<MachineConfig> {
         let (backend, socket) = (self.args.backend, socket(&self.scratch));
         let queues = options.queue_pairs(QUEUE_PAIRS);
@@ -127,12 +129,12 @@ impl Bench<'_> {
     }
 }
 
-/// A case with more than one guest, or more than one backend, one after another.
+/// A case with several guests, or with several backends in succession.
 struct Case {
     name: &'static str,
-    /// The short run has it, too.
+    /// True if the short run includes the case.
     is_short: bool,
-    /// The programs for its guests.
+    /// The programs that can run the guests of the case.
     guests: &'static [GuestKind],
     run: fn(&Bench) -> Result<()>,
 }
@@ -148,14 +150,14 @@ const CASES: [Case; 4] = [
     Case {
         name: "settings of a guest by its control queue",
         is_short: true,
-        // QEMU's card serves the queue itself; control-queue-matrix tests its generic card.
+        // QEMU's card serves the control queue itself. `control-queue-matrix` tests QEMU's generic card.
         guests: &[GuestKind::Uml],
         run: control_queue::run_in_user_mode,
     },
     Case {
         name: "a TCP connection across kills of the backend",
         is_short: false,
-        // User Mode Linux does not connect again.
+        // User Mode Linux does not reconnect.
         guests: &[GuestKind::Qemu],
         run: restart::run,
     },
@@ -170,7 +172,7 @@ const CASES: [Case; 4] = [
 /// Runs the combinations and the cases, and prints a line for each. Returns whether none failed.
 ///
 /// # Errors
-/// Returns an error if the guest's kernel cannot be had, or a signal comes.
+/// Returns an error if the guest's kernel is not available, or a signal arrives.
 pub fn run(args: &Args) -> Result<bool> {
     let scratch = Scratch::new()?;
     let base = match (args.kind, args.backend) {
@@ -244,14 +246,14 @@ fn socket(scratch: &Scratch) -> String {
 fn offramp_command(kind: GuestKind, options: &Options, scratch: &Scratch) -> Result<Command> {
     let mut command = relay_command(&socket(scratch), options.mtu())?;
     command.args(["--queues", &options.queue_pairs(QUEUE_PAIRS).to_string()]);
-    // QEMU's card filters the offer for its guest; User Mode Linux shows all of it.
+    // QEMU's card filters the offer for its guest. User Mode Linux passes the whole offer to the guest.
     if kind == GuestKind::Uml {
         command.args(["--user-mode-linux", &format!("--without={}", options.off().join(","))]);
     }
     Ok(command)
 }
 
-/// Returns the command of two adapters between a socket and the host's TAP.
+/// Returns the command that runs two adapters between a socket and the host's TAP.
 fn relay_command(socket: &str, mtu: u16) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
     command.args(["vhost-relay", "--socket", socket, "--tap", TAP, "--mtu", &mtu.to_string()]);
@@ -259,14 +261,14 @@ fn relay_command(socket: &str, mtu: u16) -> Result<Command> {
 }
 
 fn start_relay(command: Command, socket: &str, ns: &NetNs) -> Result<Program> {
-    // A missing file need not be removed.
+    // The removal fails if the file does not exist.
     let _ = std::fs::remove_file(socket);
     let mut program = Program::start("offramp", command, Some(ns))?;
     program.wait_ready(READY_TIMEOUT)?;
     Ok(program)
 }
 
-/// Boots a guest, judges it, and returns the time of its boot.
+/// Boots a guest, judges it, and returns the duration of the boot.
 fn run_one(bench: &Bench, options: &Options, config: &MachineConfig) -> Result<Duration> {
     let (args, scratch, ns) = (bench.args, &bench.scratch, new_namespace()?);
     let relay = match args.backend {
@@ -303,7 +305,7 @@ fn judge(args: &Args, options: &Options, machine: &mut Machine, ns: &NetNs, payl
     tcp::host_to_guest(machine, ns, HOST.into())
 }
 
-/// Returns the counters of both ends, for a message.
+/// Returns the counters of both ends as text, for a message.
 fn counters(machine: &mut Machine, ns: &NetNs) -> String {
     let guest =
         machine.run("grep -H . /sys/class/net/eth0/statistics/[rt]x_* | sed 's/.*statistics.//' | grep -v ':0'");

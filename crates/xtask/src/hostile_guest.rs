@@ -1,5 +1,5 @@
-//! Two Linux guests in QEMU under one daemon: one attacks it from inside, and the harness measures the TCP of the
-//! other.
+//! Two Linux guests in QEMU with one daemon. One guest attacks the daemon, and the harness measures the TCP of the
+//! other guest.
 //!
 //! ```text
 //!  victim,  ttcp   ── vhost-user ──┐
@@ -7,9 +7,9 @@
 //!  hostile, root   ── vhost-user ──┘
 //! ```
 //!
-//! Guests and daemon have the placement of `docs/deployment.md`: each guest has a processor of its own, and the
-//! switch's thread has priority. The victim is also measured beside a guest that computes and sends nothing. No adapter
-//! can give back the loss in this state.
+//! Guests and daemon are placed as in `docs/deployment.md`: each guest has a separate processor, and the switch's
+//! thread has priority. The victim is also measured next to a guest that only computes. No adapter can prevent the loss
+//! in this state.
 
 pub mod attack;
 mod device;
@@ -34,23 +34,24 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
 
-/// Minimum share of the victim's throughput beside an idle guest, kept under attack.
+/// Minimum throughput of the victim under attack, as a share of its throughput next to an idle guest.
 const SHARE_MIN: f64 = 0.45;
-/// Maximum growth of its 99th percentile from an idle guest to an attack.
+/// Maximum ratio of the victim's 99th percentile of round-trip times under attack to that next to an idle guest.
 const P99_RATIO_MAX: f64 = 2.0;
-/// Minimum samples of a state for a judgement.
+/// Minimum number of samples of a state for a judgement.
 const ROUNDS_MIN: u32 = 5;
-/// Time from the beginning of an attack to the first measurement, and of an attack before the first of all.
+/// Time from the start of an attack to the first measurement, and duration of each initial attack before all
+/// measurements.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Maximum growth of the daemon's own memory from the first attacks to the last, in KiB. Allocators keep some, so this
-/// much is no leak.
+/// Maximum growth of the daemon's own memory from the first attacks to the last, in KiB. Allocators keep some memory,
+/// so growth up to this value does not indicate a leak.
 const GROWTH_MAX_KIB: u64 = 1024;
-/// Minimum frames or chains of a real attack.
+/// Minimum number of frames or chains that counts as an attack.
 const ATTACK_MIN: u64 = 1000;
-/// Limit of the hostile guest's port while it sends to the host and to the other guest. They handle each frame, and an
-/// emulated guest with some 100,000 of them per second does nothing else.
+/// Rate limit of the hostile guest's port while the guest sends to the host and to the other guest. Both receivers
+/// process each frame, and an emulated guest is saturated by about 100,000 frames per second.
 const LIMIT_FRAMES_PER_SECOND: u32 = 10_000;
-/// The switch's limit of flooded frames: lower than the default, in proportion to an emulated guest's speed.
+/// The switch's limit on flooded frames: lower than the default, in proportion to an emulated guest's speed.
 const FLOOD_FRAMES_PER_SECOND: u32 = 1000;
 /// Ports of the daemon.
 const PORTS: [&str; 3] = ["victim", "hostile", "host"];
@@ -68,17 +69,17 @@ pub struct Args {
     guest: GuestArgs,
 }
 
-/// The results of the victim's TCP.
+/// A measurement of the victim's TCP.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     bps: f64,
     p50_us: f64,
     p99_us: f64,
-    /// Frames from the hostile guest to its port per second, bad chains among them.
+    /// Rate of frames from the hostile guest to its port, including bad chains, per second.
     frames_per_second: f64,
 }
 
-/// The samples of a state.
+/// A state of the hostile guest, with its samples.
 struct State {
     attack: Attack,
     samples: Vec<Sample>,
@@ -89,18 +90,19 @@ impl State {
         median(&self.samples.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::NAN)
     }
 
-    /// Returns the median of the ratios of each sample to another state's in the same round.
+    /// Returns the median of the ratios of each sample to another state's sample in the same round.
     fn ratio(&self, other: &Self, of: fn(&Sample) -> f64) -> f64 {
         let pairs = self.samples.iter().zip(&other.samples);
         median(&pairs.map(|(mine, theirs)| of(mine) / of(theirs)).collect::<Vec<_>>()).unwrap_or(f64::NAN)
     }
 }
 
-/// Boots both guests, takes the samples, and prints a line for each state. Returns whether the victim kept enough.
+/// Boots both guests, takes the samples, and prints a line for each state. Returns whether all results are within the
+/// bounds.
 ///
 /// # Errors
-/// Returns an error if something does not start, an attack reaches a forbidden target, the daemon grows or ends, or a
-/// signal comes.
+/// Returns an error if a process does not start, an attack reaches a forbidden target, the daemon grows or ends, or a
+/// signal arrives.
 pub fn run(args: &Args) -> Result<bool> {
     let mut bed = Bed::start(args)?;
     let judged = bed.measure(args);
@@ -115,7 +117,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(is_good)
 }
 
-/// Both guests, the daemon, and a traffic server in the namespace. Dropped in this order.
+/// Both guests, the daemon, and a traffic server in the namespace. The fields are dropped in this order.
 struct Bed {
     victim: Machine,
     hostile: Machine,
@@ -160,7 +162,7 @@ impl Bed {
     fn measure(&mut self, args: &Args) -> Result<Vec<State>> {
         let mut states: Vec<_> =
             Attack::value_variants().iter().map(|&attack| State { attack, samples: Vec::new() }).collect();
-        // The daemon's one-time allocations for each attack exist from now on.
+        // Run each attack once, so that the daemon makes its one-time allocations.
         for state in &states {
             self.beside(state.attack, |_| stop::sleep(SETTLE))?;
         }
@@ -169,7 +171,7 @@ impl Bed {
         for round in 0..args.rounds as usize {
             let count = states.len();
             for turn in 0..count {
-                // The first turn rotates, so its advantage cancels out.
+                // The state of the first turn rotates, so that the advantage of the first turn cancels out.
                 let state = &mut states[(round + turn) % count];
                 let sample = self.beside(state.attack, |bed| bed.sample(args.seconds))?;
                 state.samples.push(sample);
@@ -184,7 +186,7 @@ impl Bed {
         Ok(states)
     }
 
-    /// Does something while the hostile guest attacks, and judges the result of the attack.
+    /// Runs `work` during an attack of the hostile guest, and judges the result of the attack.
     fn beside<T>(&mut self, attack: Attack, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let name: &str = attack.into();
         let before = Counts::read(&self.daemon.show()?, "hostile")?;
@@ -217,7 +219,7 @@ impl Bed {
         }
     }
 
-    /// Returns the daemon's time in nanoseconds, and the hostile guest's frames at its port.
+    /// Returns the daemon's uptime in nanoseconds, and the number of frames from the hostile guest at its port.
     fn frames(&self) -> Result<(u64, u64)> {
         let shown = self.daemon.show()?;
         let uptime_ns = shown["uptime_ns"].as_u64().unwrap_or_default();
@@ -229,13 +231,13 @@ impl Bed {
     }
 }
 
-/// Returns the victim's processor, and the one of the hostile guest and of the switch's thread.
+/// Returns the victim's processor, and the common processor of the hostile guest and the switch's thread.
 fn processors() -> [usize; 2] {
     let online = cpu::online();
     [online.first(), online.last()].map(|cpu| cpu.copied().unwrap_or_default())
 }
 
-/// Pins a program to that processor.
+/// Pins process `id` to processor `cpu`.
 fn pin(id: u32, cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu).doing("choosing a processor")?;
@@ -246,13 +248,13 @@ fn pin(id: u32, cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the daemon's file without `[daemon]`: each guest is bound to its addresses.
+/// Returns the daemon's file without `[daemon]`. Each guest is bound to its addresses.
 fn file(scratch: &Scratch) -> String {
     let guest = |name: &str, station: Station| {
         let [socket, mac] = [scratch.file(&format!("{name}.sock")), mac_text(station.mac)];
         let [a, b, c, d] = station.ip;
         let [_, cpu] = processors();
-        // Linux derives this address from the card's.
+        // Linux derives this address from the card's Ethernet address.
         let local = format!("fe80::ff:fe00:{:x}", station.mac[5]);
         format!(
             "[[port]]\nname = \"{name}\"\nhost = {{ vhost_user = \"{socket}\", mac = \"{mac}\" }}\n\
@@ -268,13 +270,13 @@ fn file(scratch: &Scratch) -> String {
     .concat()
 }
 
-/// Returns a port of the output of `offramp show --json` (`docs/control.md`).
+/// Returns a port in the output of `offramp show --json` (`docs/control.md`).
 fn port<'a>(shown: &'a Value, name: &str) -> Result<&'a Value> {
     let found = shown["ports"].as_array().and_then(|ports| ports.iter().find(|port| port["name"] == name));
     found.map_or_else(|| failed(format!("offramp show has no port {name}: {shown}")), Ok)
 }
 
-/// The frames and errors from a guest at its port.
+/// The number of frames and errors from a guest at its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     frames: u64,
@@ -317,12 +319,12 @@ impl Counts {
         self.frames + self.bad_chains
     }
 
-    /// Checks that the attack took place, and reached no forbidden target.
+    /// Checks that the attack took place and reached no forbidden target.
     fn judge(&self, attack: Attack) -> Result<()> {
         let (expected, is_right) = match attack {
             Attack::Idle | Attack::Busy => ("next to nothing", self.total() < ATTACK_MIN),
             Attack::Flood | Attack::LimitedFlood => ("frames alone", self.frames > ATTACK_MIN && self.spoofed == 0),
-            // Not one passed: each arriving frame was refused.
+            // No spoofed frame passed: every arriving frame was refused.
             Attack::Spoof => {
                 ("spoofed frames alone, all refused", self.spoofed > ATTACK_MIN && self.frames == self.spoofed)
             }
@@ -333,12 +335,12 @@ impl Counts {
     }
 }
 
-/// The daemon's resources, and the ports' reports about their hosts.
+/// The daemon's resources, and the ports' status of their hosts.
 #[derive(Debug)]
 struct Account {
     memory_kib: u64,
     descriptors: usize,
-    /// Constant values: all signs of a reset, of the ports without an attacker.
+    /// Values of the ports without an attacker that must stay constant: any change would be a sign of a reset.
     ports: Vec<Value>,
 }
 
@@ -376,7 +378,7 @@ impl Account {
     }
 }
 
-/// Prints the table. Returns whether everything is within the bounds.
+/// Prints the table. Returns whether all results are within the bounds.
 fn judge(states: &[State]) -> Result<bool> {
     let find = |attack| states.iter().find(|state| state.attack == attack);
     let (Some(idle), Some(busy)) = (find(Attack::Idle), find(Attack::Busy)) else { return failed("states lack") };

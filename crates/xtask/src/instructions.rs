@@ -1,8 +1,9 @@
-//! Instructions per frame of each kind of work, counted by callgrind and compared with a table in the repository.
+//! Counts the instructions per frame of each kind of work by callgrind, and compares the counts with a table in the
+//! repository.
 //!
-//! Counts depend on the code, the compiler and the C library, and not on the processor or its other load. So any
-//! machine shows changes which a clock shows only on an idle one. Counts ignore caches: a time may fall as a count
-//! grows.
+//! Counts depend on the code, the compiler and the C library, but not on the processor or its load. Any machine
+//! therefore detects changes that a clock detects only on an idle machine. Counts ignore caches, so a time may fall
+//! while a count grows.
 
 use offramp_testbed::cargo;
 use offramp_testbed::failure::{Doing, Result, failed, not_possible};
@@ -17,17 +18,17 @@ use std::process::Command;
 
 /// The table's path in the repository.
 const TABLE: &str = "crates/offramp-ports/benches/instructions.txt";
-/// The command to write the table.
+/// The command that writes the table.
 const UPDATE: &str = "cargo run --release -p xtask -- instructions --update";
-/// The build profile of `.ci/run`. The table holds for this profile.
+/// The build profile of `.ci/run`, for which the table is valid.
 const PROFILE: [(&str, &str); 2] =
     [("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")];
-/// Limits the C library to the copy instructions of every x86-64 processor.
+/// Limits the C library to copy instructions that every x86-64 processor has.
 const PORTABLE_LIBC: (&str, &str) =
     ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-SSSE3");
-/// The function in the benchmark around the counted work.
+/// Name of the benchmark's function that runs the counted work.
 const COUNTED: &str = "instructions::counted_by_callgrind";
-/// Maximum difference of a count from the table's, percent.
+/// Maximum difference between a count and the table, in percent.
 const TOLERANCE_PERCENT: u64 = 3;
 
 /// Compares the instructions per frame of each kind of work with the table.
@@ -38,13 +39,14 @@ pub struct Args {
     update: bool,
 }
 
-/// Instructions of each work, in the order of execution.
+/// Number of instructions of each work, in the order of execution.
 type Counts = Vec<(String, u64)>;
 
-/// Counts, and compares with the table or writes it. Returns whether the table allows the counts.
+/// Counts instructions, and compares the counts with the table or writes a new table. Returns whether the table allows
+/// the counts.
 ///
 /// # Errors
-/// Returns an error if nothing could be counted, or the table could not be read or written.
+/// Returns an error if counting failed, or the table could not be read or written.
 pub fn run(args: &Args) -> Result<bool> {
     if !cfg!(target_arch = "x86_64") {
         return not_possible(format!("{TABLE} holds for x86-64; run this on an x86-64 machine"));
@@ -59,7 +61,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(compare(parse(&text)?, &counts))
 }
 
-/// Runs the benchmark under callgrind.
+/// Runs the benchmark under callgrind, and returns the counts.
 fn count() -> Result<Counts> {
     let valgrind = packages::need(packages::VALGRIND)?;
     let benchmark = cargo::build(&["bench", "-p", "offramp-ports", "--bench", "instructions", "--no-run"], &PROFILE)?;
@@ -71,7 +73,7 @@ fn count() -> Result<Counts> {
     command.arg(benchmark).env(PORTABLE_LIBC.0, PORTABLE_LIBC.1);
     let names = program::output(command, None)?;
     let parts = fs::read_to_string(&out).doing(&out)?;
-    // The last part is after the last work, and has nothing.
+    // The last part of the output follows the last work and is empty.
     let totals = parts.lines().filter_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok());
     let counts: Counts = names.lines().map(str::to_owned).zip(totals).filter(|(_, total)| *total > 0).collect();
     if counts.is_empty() || counts.len() != names.lines().count() {
@@ -80,7 +82,7 @@ fn count() -> Result<Counts> {
     Ok(counts)
 }
 
-/// Formats the table of these counts.
+/// Formats a table with these counts.
 fn table(counts: &Counts) -> Result<String> {
     let mut rustc = Command::new("rustc");
     rustc.arg("--version").current_dir(cargo::ROOT);
@@ -110,7 +112,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, u64>> {
         .collect()
 }
 
-/// The comparison of a count with the table's.
+/// The result of comparing a count with the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Within,
@@ -128,7 +130,7 @@ impl Change {
     }
 }
 
-/// Prints each count beside the table's, and the remedy. Returns whether the table allows the counts.
+/// Prints each count next to the table's count, and the remedy. Returns whether the table allows the counts.
 fn compare(mut table: BTreeMap<String, u64>, counts: &Counts) -> bool {
     let (mut is_allowed, mut is_stale) = (true, false);
     println!("{:<48} {:>10} {:>10} {:>8}", "instructions", "before", "now", "%");

@@ -1,8 +1,8 @@
-//! DPDK as the guest: every ring path of its virtio driver against a backend, judged by captures.
+//! DPDK as the guest: tests every ring path of its virtio driver against a backend, and checks captures.
 //!
-//! The patterns are those of DPDK's own test plans (`vm2vm_virtio_user`, `loopback_virtio_user_server_mode`,
-//! `loopback_multi_queues`, `loopback_multi_paths_port_restart`): a guest forwards a capture into a virtio-user port,
-//! and the frames from it into another capture. Both must be the same.
+//! The patterns are from DPDK's test plans (`vm2vm_virtio_user`, `loopback_virtio_user_server_mode`,
+//! `loopback_multi_queues`, `loopback_multi_paths_port_restart`). A guest forwards a capture into a virtio-user port,
+//! and the frames from the port into another capture. Both captures must be equal.
 
 mod backend;
 mod case;
@@ -20,15 +20,15 @@ use offramp_testbed::testpmd::Memory;
 use offramp_testkit::HugePages;
 use std::time::{Duration, Instant};
 
-/// Time from the start of a program to its socket.
+/// Time limit from the start of a program until its socket exists.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time from the start of forwarding to the last frame.
+/// Time limit from the start of forwarding to the last frame.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval between two polls of counters.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time after the last expected frame, for one frame too many to show.
+/// Waiting time after the last expected frame, to detect an excess frame.
 const QUIET: Duration = Duration::from_millis(150);
-/// Huge pages for a guest pair and their backend, in MiB.
+/// Huge pages for two guests and their backend, in MiB.
 const HUGE_MIB: u64 = 3 * guest::MEMORY_MIB + 64;
 
 /// Test every ring path of DPDK's virtio driver against a backend, judged by captures.
@@ -53,7 +53,7 @@ pub struct Args {
 /// Runs the cases and prints a line for each. Returns whether none failed.
 ///
 /// # Errors
-/// Returns an error if the machine cannot be prepared, or a signal comes.
+/// Returns an error if the machine cannot be prepared, or a signal arrives.
 pub fn run(args: &Args) -> Result<bool> {
     let pages = if args.huge && !args.print_commands {
         Some(HugePages::of_mib(HUGE_MIB).doing("huge pages for DPDK (run as root)")?)
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(args.print_commands || tally.end("dpdk-interop"))
 }
 
-/// A case in progress: the guests, and the backend between them. Dropped in this order.
+/// A case in progress: the guests, and the backend between them. The fields are dropped in this order.
 struct Bench<'a> {
     case: &'a Case,
     guests: Vec<Guest>,
@@ -134,7 +134,7 @@ impl Bench<'_> {
 
     fn set_up(&mut self) -> Result<()> {
         if self.case.guest_listens {
-            // A listening guest waits for its backend before it does anything else.
+            // A listening guest first waits for its backend.
             self.start_guests()?;
             self.wait_for_sockets()?;
             self.start_backend()?;
@@ -166,7 +166,7 @@ impl Bench<'_> {
         self.guests.iter_mut().try_for_each(Guest::wait_link_up)
     }
 
-    /// Sends every guest's captures. Each receiver must get exactly the sent frames.
+    /// Makes every guest send its captures, and checks that each receiver gets exactly the sent frames.
     fn exchange(&mut self) -> Result<()> {
         for guest in self.guests.iter_mut().rev() {
             guest.begin()?;
@@ -229,7 +229,7 @@ impl Bench<'_> {
     }
 }
 
-/// Returns the sender of a guest's received frames: itself with an echo, the other one with a relay.
+/// Returns the sender of a guest's received frames: the same guest for an echo, the other guest for a relay.
 fn sender_of(receiver: usize, guests: usize) -> usize {
     guests - 1 - receiver
 }

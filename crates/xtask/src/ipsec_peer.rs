@@ -1,9 +1,9 @@
-//! A Linux kernel as the other end of IPsec: a guest behind a vhost-user port seals and opens in its kernel (xfrm), and
-//! a TAP's adapter does so for the host's TCP/IP.
+//! A Linux kernel as the IPsec peer: a guest behind a vhost-user port encrypts and decrypts in its kernel (xfrm), and a
+//! TAP's adapter does so for the host's TCP/IP.
 //!
-//! The guest gets its associations by `ip xfrm`. The very same text gives the adapter its own part, read as by
-//! `offramp sa import --peer`. Then bytes go over TCP both ways, judged by SHA-256, and the counters of both ends are
-//! checked.
+//! The guest's associations are installed by `ip xfrm`. The adapter imports the same text, as `offramp sa import
+//! --peer` does. The harness then sends bytes over TCP in both directions, and checks their SHA-256 and the counters of
+//! both ends.
 
 mod case;
 mod judge;
@@ -26,14 +26,14 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::Instant;
 
-/// IPv6 addresses of both ends, beside [`tcp::HOST`] and [`GUEST`].
+/// IPv6 addresses of both ends, in addition to [`tcp::HOST`] and [`GUEST`].
 const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const PREFIX_LEN_V6: u8 = 64;
-/// The guest's Ethernet address. The host knows it without asking: answers about neighbours would need protection
-/// themselves.
+/// The guest's Ethernet address. The host has a permanent neighbour entry, because neighbour discovery itself would
+/// need protection.
 const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
-/// The guest kernel's modules: ESP, its user interface, and the algorithms. The guest cannot load modules on demand.
+/// The guest's kernel modules: ESP, its user interface, and the algorithms. The guest cannot load modules on demand.
 /// The IVs of the AEADs need a source of random numbers (`drbg`).
 const MODULES: [&str; 18] = [
     "xfrm_user",
@@ -55,10 +55,11 @@ const MODULES: [&str; 18] = [
     "sha512_generic",
     "aesni_intel",
 ];
-/// Opens the UDP sockets for ESP in UDP; Linux takes none without them. The numbers are from `linux/udp.h` and
-/// `sys/socket.h`: level 17 (UDP), option 100 (`UDP_ENCAP`), value 2 (`UDP_ENCAP_ESPINUDP`), families 2 and 10.
+/// Command that opens the UDP sockets for ESP in UDP: without these sockets, Linux accepts no ESP in UDP. The numbers
+/// are from `linux/udp.h` and `sys/socket.h`: level 17 (UDP), option 100 (`UDP_ENCAP`), value 2 (`UDP_ENCAP_ESPINUDP`),
+/// families 2 and 10.
 ///
-/// The child keeps them; the parent ends when they are open.
+/// The child process keeps the sockets. The parent process ends when the sockets are open.
 const OPEN_PORT_4500: &str = "perl -e 'for ([2,pack(\"S n x12\",2,4500)],[10,pack(\"S n x24\",10,4500)]) \
      { my ($f,$a)=@$_; socket(my $s,$f,2,0) or die \"socket $!\"; \
      $f==2 or setsockopt($s,41,26,pack(\"i\",1)) or die \"v6only $!\"; bind($s,$a) or die \"bind $!\"; \
@@ -83,7 +84,7 @@ pub struct Args {
 /// Runs the cases in one guest, and prints a line for each. Returns whether none failed.
 ///
 /// # Errors
-/// Returns an error if something does not start, or a signal comes.
+/// Returns an error if a process does not start, or a signal arrives.
 pub fn run(args: &Args) -> Result<bool> {
     let cases: Vec<_> = case::cases(args.full).into_iter().filter(|case| args.only.has(&case.name())).collect();
     if args.print_commands {
@@ -121,7 +122,7 @@ fn run_cases(cases: &[Case], base: &Base, link: &Link, ns: &NetNs, scratch: &Scr
     Ok(())
 }
 
-/// Sets addresses and neighbours of both ends.
+/// Sets the addresses and neighbours of both ends.
 fn prepare(machine: &mut Machine, ns: &NetNs) -> Result<()> {
     prepare_host(ns, MTU)?;
     let mac = inside(ns, "the host's neighbours", || {
@@ -145,7 +146,8 @@ fn run_one(case: &Case, base: &Base, link: &Link, machine: &mut Machine, ns: &Ne
     for command in &commands {
         machine.run(&format!("/bin/{command}"))?;
     }
-    // Only the sender itself knows its next sequence number.
+    // The option for the next sequence number exists only in the text for the sending end, so the host installs the
+    // text for its own end.
     let (text, owner) = match case.extra {
         Extra::Wrap => (case.commands(End::Host), Owner::Host),
         Extra::None | Extra::Encapsulation => (commands, Owner::Peer),

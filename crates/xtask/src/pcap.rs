@@ -1,4 +1,4 @@
-//! Packet captures in the classic format (libpcap, `pcap-savefile(5)`), and the differences of two of them.
+//! Packet captures in the classic format (libpcap, `pcap-savefile(5)`), and comparison of two captures.
 
 use offramp_testbed::failure::{Doing, Result, failed};
 use pcap_file::Endianness;
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-/// Longest packet in a capture, in bytes.
+/// Maximum length of a packet in a capture, in bytes.
 const SNAP_LEN: u32 = 262_144;
 
-/// Writes frames as a capture, little-endian, all at time 0.
+/// Writes frames as a little-endian capture, with time 0 for each frame.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written.
@@ -26,7 +26,7 @@ pub fn write(path: &str, frames: &[Vec<u8>]) -> Result<()> {
 /// Reads the frames of a capture in either byte order.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or is no capture of whole frames.
+/// Returns an error if the file cannot be read or is not a capture of whole frames.
 pub fn read(path: &str) -> Result<Vec<Vec<u8>>> {
     parse(&fs::read(path).doing(path)?).doing(path)
 }
@@ -44,19 +44,19 @@ fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// The role of the frames' order.
+/// The required order of the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// They must come in the order of sending.
+    /// Frames must arrive in the order of sending.
     Kept,
-    /// They may come in any order (several queues).
+    /// Frames can arrive in any order, as with several queues.
     Any,
 }
 
-/// Compares the received frames with the sent ones.
+/// Compares the received frames with the sent frames.
 ///
 /// # Errors
-/// With the first difference.
+/// Returns an error that describes the first difference.
 pub fn compare(sent: &[Vec<u8>], received: &[Vec<u8>], order: Order) -> Result<()> {
     match order {
         Order::Kept => compare_in_order(sent, received),
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use offramp_testbed::scratch::Scratch;
 
-    /// First word of a capture with nanoseconds, as DPDK writes them.
+    /// First word of a capture with nanosecond time stamps, as written by DPDK.
     const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
     fn frames() -> Vec<Vec<u8>> {

@@ -1,4 +1,4 @@
-//! The cost of a port added to a running daemon: time, memory, and idle processor time.
+//! Measures the cost of a port added to a running daemon: time, memory, and idle processor time.
 
 use offramp_ports::sys::cpu;
 use offramp_testbed::daemon::{self, Daemon};
@@ -11,9 +11,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Idle time of the daemon with all ports, for the measurement of its processor time.
+/// Duration for which the daemon with all ports is idle while its processor time is measured.
 const IDLE: Duration = Duration::from_secs(10);
-/// Maximum cost of a port: time to add it, and memory.
+/// Maximum cost of a port: time to add the port in milliseconds, and memory in KiB.
 const ADD_MS_MAX: f64 = 5.0;
 const PORT_KIB_MAX: f64 = 150.0;
 
@@ -25,11 +25,10 @@ pub struct Args {
     ports: usize,
 }
 
-/// Adds guests' ports to one switch, one at a time, and removes them again. Returns whether each is within its maximum
-/// cost.
+/// Adds guests' ports to one switch, one at a time, and removes them. Returns whether the costs are within the limits.
 ///
 /// # Errors
-/// Returns an error if the daemon refuses something.
+/// Returns an error if the daemon refuses a request.
 pub fn run(args: &Args) -> Result<bool> {
     let (executable, scratch) = (daemon::build()?, Scratch::new()?);
     let ns = new_namespace()?;
@@ -64,7 +63,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(add.median <= ADD_MS_MAX && port_kib <= PORT_KIB_MAX)
 }
 
-/// Returns the milliseconds until the answer; fails if that is an error.
+/// Sends a request. Returns the time until the answer in milliseconds. Fails if the answer is an error.
 fn ask(control: &str, request: &Value) -> Result<f64> {
     let line = format!("{request}\n");
     let began = Instant::now();
@@ -85,7 +84,7 @@ fn memory_kib(daemon: &Daemon) -> Result<f64> {
     kib.map_or_else(|| failed(format!("{file} has no Pss")), Ok)
 }
 
-/// Returns the processor time of all its threads while nothing happens.
+/// Returns the processor time of all the daemon's threads while idle, in percent.
 fn idle_percent(daemon: &Daemon) -> Result<f64> {
     let used_ns = || cpu::process_cpu_ns_of(daemon.id() as i32).doing("the daemon's processor time");
     let before_ns = used_ns()?;

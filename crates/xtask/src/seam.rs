@@ -1,4 +1,4 @@
-//! The only place with a call that opens offramp's vhost-user port.
+//! The only code that opens offramp's vhost-user port.
 
 use offramp_offload::caps::Offloads;
 use offramp_ports::vhost_user::{ControlQueue, Mode, RingFeatures, VhostQueue, VhostUser, VhostUserConfig};
@@ -16,9 +16,9 @@ pub struct OfferArgs {
     pub user_mode_linux: bool,
 }
 
-/// The address of a guest without its own.
+/// The Ethernet address assigned to a guest in User Mode Linux.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
-/// Names of QEMU's options, and the features of each.
+/// Names of QEMU's options, with the ring features of each.
 const RINGS: [(&str, RingFeatures); 4] = [
     ("packed", RingFeatures::PACKED),
     ("mrg_rxbuf", RingFeatures::MRG_RXBUF),
@@ -52,11 +52,11 @@ impl OfferArgs {
     }
 }
 
-/// Opens the port; it listens or connects from now on. Returns the port, to be kept by the caller, and its queues in
+/// Opens the port, which then listens or connects. Returns the port, which the caller must keep, and its queues in
 /// order.
 ///
 /// # Errors
-/// Returns an error if the socket cannot be had.
+/// Returns an error if the socket cannot be opened.
 pub fn open(
     socket: &Path,
     client: bool,
@@ -79,7 +79,7 @@ pub fn open(
     if queues.len() == usize::from(queue_pairs) { Ok((port, queues)) } else { failed("the port lacks queues") }
 }
 
-/// Describes a port's guest and its errors in a line.
+/// Describes a port's guest and errors in one line.
 pub fn summary(port: &VhostUser) -> String {
     let (status, channel) = (port.status(), port.channel_counters());
     format!(

@@ -1,13 +1,14 @@
-//! strongSwan does IPsec at the other end of an adapter with IPsec. Its own ESP runs in user space (`kernel-libipsec`),
-//! so no kernel needs to have any.
+//! Tests of an adapter with IPsec against strongSwan. strongSwan's ESP runs in user space (`kernel-libipsec`), so the
+//! kernel needs no ESP.
 //!
 //! ```text
 //!  TCP ── TAP ── adapter, ESP ── cable ── packet socket ── veth ── charon, kernel-libipsec ── TUN ── TCP
 //! ```
 //!
-//! strongSwan takes keys only by IKE. So a second charon, on the adapter's host, negotiates with the first, through the
-//! adapter, and writes the keys into its log. Then it is killed; its peer does not notice. The adapter takes the keys,
-//! and bytes go over TCP both ways, judged by SHA-256 and by the adapter's counters.
+//! strongSwan accepts keys only from IKE. A second charon, on the adapter's host, therefore negotiates with the first
+//! through the adapter, and writes the keys into its log. The second charon is then killed without notice to its peer.
+//! The adapter uses the keys from the log. The harness sends bytes over TCP in both directions, and checks their
+//! SHA-256 and the adapter's counters.
 
 use crate::adapters::{Adapters, open_tap};
 use crate::tally::{Only, Tally};
@@ -29,20 +30,20 @@ use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Common suites, with the same name at both ends.
+/// Suites common to strongSwan and offramp, with the same name at both ends.
 const SUITES: [&str; 5] = ["aes128gcm16", "aes256gcm16", "chacha20poly1305", "aes128-sha256", "aes256-sha512"];
-/// Addresses of the tunnel's ends and of the hosts inside: ours, strongSwan's.
+/// Addresses of the tunnel's ends and of the inner hosts: offramp's, then strongSwan's.
 const OUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 1, 1), Ipv4Addr::new(10, 77, 1, 2)];
 const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 79, 1, 1), Ipv4Addr::new(10, 79, 1, 2)];
 const PREFIX_LEN: u8 = 24;
 const TAP: &str = "ofrswan0";
-/// Our line, and strongSwan's end of it.
+/// The veth pair: the adapter's wire, and strongSwan's interface.
 const VETHS: [&str; 2] = ["ofrswan1", "ofrswan2"];
 const MTU: u32 = 1500;
 const WORKER_NAME: &str = "xtask-strongswan";
-/// Bytes in each direction.
+/// Number of bytes sent in each direction.
 const STREAM_LEN: usize = 16 << 20;
-/// Upper limit for an adapter with super-frames: frames of its host for each hundred of the wire.
+/// Maximum number of host frames per hundred wire frames, for an adapter with super-frames.
 const HOST_FRAMES_PER_HUNDRED: u64 = 50;
 const IO_TIMEOUT: Duration = Duration::from_secs(20);
 const SETTLE: Duration = Duration::from_millis(300);
@@ -57,7 +58,7 @@ pub struct Args {
 /// Runs every suite.
 ///
 /// # Errors
-/// Returns an error if a program is missing, a namespace cannot be made, or a signal comes.
+/// Returns an error if a program is missing, a namespace cannot be created, or a signal arrives.
 pub fn run(args: &Args) -> Result<bool> {
     let mut tally = Tally::default();
     for name in SUITES.into_iter().filter(|name| args.only.has(name)) {
@@ -72,7 +73,7 @@ fn judge(name: &str) -> Result<()> {
     let suite = Suite::by_name(name).doing("the suite")?;
     let scratch = Scratch::new()?;
     let bed = Bed::new()?;
-    // Dropped before the bed, as it uses the bed's namespace.
+    // This value is dropped before the bed, because it uses the bed's namespace.
     let _far = bed.start_charon(1, name, &scratch)?;
     let keys = Keys::of(&bed.negotiate(name, &scratch)?, suite)?;
     bed.install(&keys, suite)?;
@@ -81,7 +82,7 @@ fn judge(name: &str) -> Result<()> {
     bed.check_counts()
 }
 
-/// Two namespaces, and the adapter on the way from the one to the other. Dropped in this order.
+/// Two namespaces, and the adapter between them. The fields are dropped in this order.
 struct Bed {
     adapters: Adapters,
     _tap: Tap,
@@ -109,7 +110,8 @@ impl Bed {
         let (Some(host), Some(far)) = (tap.queue(0), line.queue(0)) else { return failed("a port has no queue") };
         let config = AdapterConfig { mtu: MTU as usize, ..AdapterConfig::default() };
         let adapters = Adapters::start(WORKER_NAME, &config, host, far)?;
-        // The inner network is on the TAP: packets for the other inner host go to the other end to be sealed.
+        // The inner network is on the TAP, so that packets for the other inner host are sent to the other end and
+        // encrypted.
         inside(&hosts[0], "setting up our host", || {
             link::set_up(TAP)?;
             link::add_address(TAP, OUTER[0].into(), PREFIX_LEN)?;
@@ -124,12 +126,12 @@ impl Bed {
         Charon::start(&format!("swan{side}"), &end, &self.hosts[side], scratch)
     }
 
-    /// Returns the log of a charon on our side after its negotiation.
+    /// Runs a charon on offramp's side, and returns its log after the negotiation.
     fn negotiate(&self, suite: &str, scratch: &Scratch) -> Result<String> {
         let ours = self.start_charon(0, suite, scratch)?;
         ours.initiate()?;
         let log = fs::read_to_string(&ours.log).doing("reading charon's log")?;
-        // Killed: it must not notify its peer of its end.
+        // Kill charon, so that it does not notify its peer of its end.
         drop(ours);
         stop::sleep(SETTLE)?;
         Ok(log)
@@ -162,7 +164,7 @@ impl Bed {
         tcp::same(&tcp::digest(&received), &tcp::digest(&bytes), &format!("TCP from side {from}"))
     }
 
-    /// Checks that all of it was protected, in both directions, and that nothing was refused.
+    /// Checks that all traffic was protected in both directions, and that no packet was refused.
     fn check_counts(&self) -> Result<()> {
         if !self.adapters.is_running() {
             return failed("the adapter has lost the connection to its host");
@@ -191,7 +193,7 @@ fn send(to: SocketAddr, bytes: &[u8]) -> std::io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-/// The result of charon's negotiation, by the sealing side.
+/// The result of charon's negotiation, indexed by the sending side.
 struct Keys {
     spis: [u32; 2],
     secrets: [(SecretKey, SecretKey); 2],
@@ -218,7 +220,7 @@ impl Keys {
     }
 }
 
-/// Parses the bytes under a title in the log: lines of 16, in hexadecimal after their offset.
+/// Parses the bytes under a title in the log: lines of 16 hexadecimal bytes after an offset.
 fn dump(log: &str, title: &str, len: usize) -> Option<SecretKey> {
     if len == 0 {
         return Some(SecretKey::none());

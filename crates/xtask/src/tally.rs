@@ -1,4 +1,4 @@
-//! The results of a judge's cases.
+//! The results of test cases.
 
 use offramp_testbed::failure::{Failure, Result};
 use std::time::Instant;
@@ -12,18 +12,18 @@ pub struct Only {
 }
 
 impl Only {
-    /// Returns whether a case is to run.
+    /// Returns whether a case is selected.
     pub fn has(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
-    /// Returns whether all cases are to run.
+    /// Returns whether all cases are selected.
     pub fn has_all(&self) -> bool {
         self.only.is_none()
     }
 }
 
-/// Results of cases, printed as they come.
+/// The results of cases, printed as soon as they are available.
 #[derive(Debug, Default)]
 pub struct Tally {
     passed: u32,
@@ -35,7 +35,7 @@ impl Tally {
     /// Prints the result of a case.
     ///
     /// # Errors
-    /// [`Failure::Stopped`]: it is no result.
+    /// Returns [`Failure::Stopped`] if the run was stopped, which is not a result.
     pub fn count(&mut self, name: &str, began: Instant, result: Result<()>) -> Result<()> {
         let seconds = began.elapsed().as_secs_f64();
         match result {

@@ -1,4 +1,4 @@
-//! Bytes over TCP between a guest and the host, judged by their SHA-256.
+//! Transfers over TCP between a guest and the host, checked by their SHA-256.
 
 use offramp_ports::sys::NetNs;
 use offramp_testbed::failure::{Doing, Failure, Result, failed, inside};
@@ -11,23 +11,23 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time from the start of a transfer to the guest's connection.
+/// Time limit from the start of a transfer to the guest's connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest pause inside a transfer.
+/// Maximum pause during a transfer.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
-/// Longest time of the guest's end: shorter than a command's, so the guest answers in time.
+/// Time limit of the guest's end, shorter than the limit of a command, so that the guest answers in time.
 const GUEST_TIMEOUT_SECONDS: u32 = 85;
 /// Interval between two checks for a connection.
 const LOOK: Duration = Duration::from_millis(10);
-/// Bytes sent by the host.
+/// Number of bytes sent by the host.
 const SENT_LEN: usize = 8 << 20;
-/// Seed of those bytes.
+/// Seed of the bytes sent by the host.
 const SENT_SEED: u64 = 2;
 
 /// Sends the guest's `/payload` to an address of the host.
 ///
 /// # Errors
-/// Returns an error if other bytes arrive, or not all, or none in time.
+/// Returns an error if wrong bytes or not all bytes arrive, or no byte arrives in time.
 pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, address: IpAddr, payload: &[u8]) -> Result<()> {
     let (port, host) = receive(ns, address)?;
     let ran = machine.run(&format!("timeout {GUEST_TIMEOUT_SECONDS} nc {address} {port} </payload"));
@@ -35,10 +35,10 @@ pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, address: IpAddr, payload
     same(&digest(&received), &digest(payload), &format!("TCP from guest to host, {} bytes", received.len()))
 }
 
-/// Sends from one of the host's addresses; the guest computes the digest.
+/// Sends bytes from one of the host's addresses. The guest computes the digest.
 ///
 /// # Errors
-/// Returns an error if other bytes arrive, or not all, or none in time.
+/// Returns an error if wrong bytes or not all bytes arrive, or no byte arrives in time.
 pub fn host_to_guest(machine: &mut Machine, ns: &NetNs, address: IpAddr) -> Result<()> {
     let payload = random_bytes(SENT_SEED, SENT_LEN);
     let expected = digest(&payload);
@@ -63,7 +63,7 @@ pub fn digest(bytes: &[u8]) -> String {
 /// Checks a digest against the expected one.
 ///
 /// # Errors
-/// Returns an error if they differ; the message names the subject.
+/// Returns an error if the digests differ. The message contains `what`.
 pub fn same(found: &str, expected: &str, what: &str) -> Result<()> {
     if found == expected {
         return Ok(());
@@ -71,10 +71,10 @@ pub fn same(found: &str, expected: &str, what: &str) -> Result<()> {
     failed(format!("{what}: SHA-256 is {found:?}, not {expected}"))
 }
 
-/// Takes all bytes of one connection at an address in the namespace, as [`serve`] does.
+/// Receives all bytes of one connection at an address in the namespace, through [`serve`].
 ///
 /// # Errors
-/// Returns an error if it cannot listen.
+/// Returns an error if the socket cannot listen.
 pub fn receive(ns: &NetNs, address: IpAddr) -> Result<(u16, Served)> {
     serve(ns, address, |mut stream| {
         let mut received = Vec::new();
@@ -83,13 +83,14 @@ pub fn receive(ns: &NetNs, address: IpAddr) -> Result<(u16, Served)> {
     })
 }
 
-/// The host's end of a connection; its result is the received bytes.
+/// The thread of the host's end of a connection, which returns the received bytes.
 pub type Served = JoinHandle<std::io::Result<Vec<u8>>>;
 
-/// Listens in the namespace at an address, and serves one connection on a thread of its own. Returns the port.
+/// Listens at an address in the namespace, and serves one connection on a new thread. Returns the port number and the
+/// thread.
 ///
 /// # Errors
-/// Returns an error if it cannot listen.
+/// Returns an error if the socket cannot listen.
 pub fn serve(
     ns: &NetNs,
     address: IpAddr,
@@ -120,13 +121,13 @@ fn accept(listener: &TcpListener) -> std::io::Result<TcpStream> {
     }
 }
 
-/// Returns the results of both ends: bytes from the host, text from the guest.
+/// Returns the results of both ends: the bytes received by the host, and the text printed by the guest.
 ///
 /// # Errors
-/// Returns an error if either failed.
+/// Returns an error if either end failed.
 pub fn join(host: Served, guest: Result<String>) -> Result<(Vec<u8>, String)> {
     let host = host.join().map_err(|_| Failure::Failed("the host's end panicked".to_owned()))?;
-    // If both ends failed, the guest's error tells more.
+    // If both ends failed, the guest's error is more informative.
     let printed = guest?;
     Ok((host.doing("the host's end")?, printed))
 }

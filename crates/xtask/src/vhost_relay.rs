@@ -1,5 +1,5 @@
-//! Two adapters with a cable between them: vhost-user on one side, vhost-user or a TAP on the other. Or one adapter with a
-//! line that sends every frame back.
+//! Two adapters connected by a cable, with vhost-user on one side, and vhost-user or a TAP on the other. Alternatively,
+//! one adapter with a wire that returns every frame.
 
 use crate::adapters::open_tap;
 use crate::seam::{self, OfferArgs};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Interval between two checks for signals.
 const LOOK: Duration = Duration::from_millis(50);
-/// Rounds of the echo between two checks for signals.
+/// Number of rounds of the echo between two checks for signals.
 const ROUNDS_PER_LOOK: u32 = 1024;
 /// The name of the worker thread.
 const WORKER_NAME: &str = "xtask-relay";
@@ -61,7 +61,7 @@ pub struct Args {
     cpu: Option<usize>,
 }
 
-/// Runs until a signal comes.
+/// Runs until a signal arrives.
 ///
 /// # Errors
 /// Returns an error if a port cannot be opened or the worker cannot start.
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.echo {
         let [queues] = <[_; 1]>::try_from(hosts).or_else(|_| failed("give exactly one --socket with --echo"))?;
-        // Only from here on: the port's own threads may run elsewhere.
+        // Pin only now, so that the port's own threads can run on other processors.
         if let Some(cpu) = args.cpu {
             cpu::pin_current_thread(&[cpu]).doing("choosing a processor")?;
         }
@@ -120,7 +120,7 @@ fn tap(args: &Args, name: &str) -> Result<Tap> {
     open_tap(&config).doing("making the TAP")
 }
 
-/// Sends back the guest's frames until a signal comes; polls without sleep.
+/// Returns the guest's frames until a signal arrives. Polls without sleeping.
 fn echo(config: &AdapterConfig, queues: Vec<VhostQueue>) -> Result<()> {
     let control = PortControl::new(config);
     let pair = |(index, host)| QueuePair::new(config, &control, index, host, Echo::new(config.mtu));
@@ -139,13 +139,13 @@ fn echo(config: &AdapterConfig, queues: Vec<VhostQueue>) -> Result<()> {
     Ok(())
 }
 
-/// Configures the TAP's adapter.
+/// Returns the configuration of the TAP's adapter.
 fn tap_config(args: &Args, config: &AdapterConfig) -> AdapterConfig {
     let without = if args.tap_without_rx_checksum { Offloads::RX_CHECKSUM } else { Offloads::empty() };
     AdapterConfig { offloads: (config.offloads - without).with_prerequisites(), ..*config }
 }
 
-/// Joins an adapter on each of two hosts by a cable per queue.
+/// Connects an adapter on each of two hosts by one cable per queue.
 fn join<A, B>(configs: [&AdapterConfig; 2], a: Vec<A>, b: Vec<B>) -> Vec<Box<dyn Task>>
 where
     A: HostIo + Send + 'static,

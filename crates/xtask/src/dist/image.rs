@@ -1,5 +1,6 @@
-//! The image of a container with the static program alone, as OCI's image layout in one tar file (image-spec 1.1).
-//! `podman load`, `skopeo copy oci-archive:…` and `docker load` (25 and later) read it. No daemon makes it.
+//! A container image with only the static program, as an OCI image layout in one tar file (image-spec 1.1). `podman
+//! load`, `skopeo copy oci-archive:…` and `docker load` (25 and later) can read the image. The image is built without a
+//! container daemon.
 
 use super::{hex, succeed};
 use offramp_testbed::failure::{Doing, Result};
@@ -10,12 +11,12 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-/// Nobody's user and group, as everywhere.
+/// User id and group id of nobody.
 const NOBODY: u32 = 65_534;
 const PROGRAM: &str = "usr/bin/offramp";
-/// The user's writable directories: sockets, and the progress of keys.
+/// The directories writable by the user: for sockets, and for the state of keys.
 const WRITABLE: [&str; 2] = ["run/offramp", "var/lib/offramp"];
-/// Time of all files and directories of the image, so the same program gives the same image.
+/// Time stamp of all files and directories in the image, so that the same program gives the same image.
 const TIME: &str = "@0";
 
 /// Writes the image to `to`.
@@ -56,7 +57,7 @@ pub fn write(program: &Path, to: &Path) -> Result<()> {
     tar(&layout, to)
 }
 
-/// Makes the file system of the image.
+/// Creates the file system of the image.
 fn fill(root: &Path, program: &Path) -> Result<()> {
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
     for directory in ["etc/offramp", "usr/bin", "tmp"].iter().chain(&WRITABLE) {
@@ -73,14 +74,14 @@ fn fill(root: &Path, program: &Path) -> Result<()> {
     fs::write(root.join("etc/group"), format!("nogroup:x:{NOBODY}:\n")).doing("writing /etc/group")
 }
 
-/// Packs a directory; the result is the same each time.
+/// Packs a directory into a reproducible tar file.
 fn tar(directory: &Path, to: &Path) -> Result<()> {
     let mut command = Command::new("tar");
     command.args(["--create", "--sort=name", "--numeric-owner", "--mtime", TIME, "--format=gnu", "--file"]);
     succeed(command.arg(to).arg("--directory").arg(directory).arg("."))
 }
 
-/// Stores a blob under its digest, and returns its description.
+/// Stores a blob under its digest, and returns its descriptor.
 fn blob(blobs: &Path, kind: &str, bytes: &[u8]) -> Result<Value> {
     let digest = hex(bytes);
     fs::write(blobs.join(&digest), bytes).doing("writing a part of the image")?;

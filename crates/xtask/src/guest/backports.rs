@@ -1,4 +1,4 @@
-//! QEMU and Linux of Debian 13's backports, unpacked beside the system's. They are not installed.
+//! QEMU and Linux from Debian 13's backports, unpacked into a cache directory without installing the packages.
 
 use super::kernel::default_cache;
 use offramp_testbed::failure::{Doing, Result, failed};
@@ -11,35 +11,35 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SUITE: &str = "trixie-backports";
-/// Keys of the trusted packages.
+/// File with the keys of trusted packages.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// `base-files` has the links from `/lib` to `/usr/lib` on the loader's path.
+/// Packages for QEMU. `base-files` has the links from `/lib` to `/usr/lib` on the loader's path.
 const QEMU_PACKAGES: [&str; 2] = ["qemu-system-x86", "base-files"];
-/// Depends on the package of the newest kernel.
+/// The package that depends on the package of the newest kernel.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
-/// The kernel, its modules, and the list of the built-in ones.
+/// Prefixes of the packages with the kernel, its modules, and the list of built-in modules.
 const KERNEL_PARTS: [&str; 3] = ["linux-binary", "linux-modules", "linux-base"];
-/// Starts QEMU with its own loader and libraries.
+/// Script that starts QEMU with its own loader and libraries.
 const QEMU_SCRIPT: &str = r#"#!/bin/sh
 root=$(dirname "$0")
 exec "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64-linux-gnu" "$root/usr/bin/qemu-system-x86_64" \
     -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" "$@"
 "#;
 
-/// A QEMU with the generic vhost-user device (10.2 and later), and a Linux newer than the system's.
+/// A QEMU with the generic vhost-user device (10.2 and later), and a Linux kernel newer than the system's kernel.
 #[derive(Debug)]
 pub struct Backports {
-    /// The program.
+    /// Path of the QEMU program.
     pub qemu: PathBuf,
-    /// The kernel.
+    /// The guest's kernel.
     pub kernel: Kernel,
 }
 
 impl Backports {
-    /// Returns both, from the cache or downloaded.
+    /// Returns QEMU and the kernel from the cache, after a download if necessary.
     ///
     /// # Errors
-    /// Returns an error if they are not available.
+    /// Returns an error if the packages are not available.
     pub fn get(cache: Option<&Path>) -> Result<Self> {
         let root = cache.map_or_else(default_cache, Path::to_owned).join(SUITE);
         if !root.is_dir() {
@@ -53,7 +53,7 @@ impl Backports {
     /// Returns the first line of QEMU's version output.
     ///
     /// # Errors
-    /// Returns an error if it does not run.
+    /// Returns an error if QEMU does not run.
     pub fn qemu_version(&self) -> Result<String> {
         let mut command = Command::new(&self.qemu);
         command.arg("--version");
@@ -61,12 +61,12 @@ impl Backports {
     }
 }
 
-/// Downloads and unpacks all packages into a directory, whole or not at all.
+/// Downloads and unpacks all packages into a directory, atomically.
 fn download_into(root: &Path) -> Result<()> {
     let part = root.with_extension(std::process::id().to_string());
     fs::create_dir_all(&part).doing(part.display())?;
     let unpacked = AptRoot::new(&part).and_then(|apt| unpack_into(&part.join("root"), &apt));
-    // Another run may have done the same meanwhile; either result is good.
+    // Another run may have unpacked the same packages meanwhile. Either result is valid.
     let moved = unpacked.and_then(|()| match fs::rename(part.join("root"), root) {
         Err(_) if root.is_dir() => Ok(()),
         other => other.doing(root.display()),
@@ -93,7 +93,7 @@ fn unpack_into(root: &Path, apt: &AptRoot) -> Result<()> {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).doing(script.display())
 }
 
-/// A directory for apt as in an empty system, with the sources of [`SUITE`].
+/// A directory in which apt works as in an empty system, with the sources of [`SUITE`].
 struct AptRoot {
     debs: PathBuf,
     options: Vec<String>,
@@ -121,7 +121,7 @@ impl AptRoot {
             format!("Dir::Cache::Archives={}", at("debs")),
             format!("APT::Default-Release={SUITE}"),
             "APT::Install-Recommends=false".to_owned(),
-            // By default apt downloads as a user of its own, without the right to write here.
+            // By default, apt downloads as a separate user, which cannot write to this directory.
             "APT::Sandbox::User=root".to_owned(),
         ];
         let options = settings.into_iter().flat_map(|setting| ["-o".to_owned(), setting]).collect();
@@ -143,7 +143,7 @@ impl AptRoot {
         program::output(command, None)
     }
 
-    /// Returns the packages' files.
+    /// Returns the files of the downloaded packages.
     fn packages(&self) -> Result<Vec<PathBuf>> {
         let entries = fs::read_dir(&self.debs).doing(self.debs.display())?;
         let files = entries.flatten().map(|entry| entry.path());
@@ -151,7 +151,7 @@ impl AptRoot {
     }
 }
 
-/// Returns the mirror of the system's own packages.
+/// Returns the mirror from which the system's packages come.
 fn mirror() -> Result<String> {
     let targets = ["indextargets", "--format", "$(SITE)", "Created-By: Packages", "Origin: Debian"];
     let mut command = Command::new("apt-get");

@@ -1,11 +1,11 @@
-//! A guest's settings by its control queue, command by command, with QEMU's generic vhost-user device.
+//! Tests of a guest's settings through its control queue, command by command, with QEMU's generic vhost-user device.
 //!
 //! ```text
 //!  guest (QEMU) ── vhost-user ── offramp up ── packet socket ── veth ── the host's TCP/IP
 //! ```
 //!
-//! Each [`Step`] is a command in the guest (or at the host) with its expected effects: on `offramp show --json`, and on
-//! traffic. A guest in User Mode Linux also forwards its control queue, and goes through a shorter list.
+//! Each [`Step`] is a command in the guest or on the host, with its expected effects on `offramp show --json` and on
+//! traffic. A guest in User Mode Linux also forwards its control queue, and runs a shorter list of steps.
 
 mod steps;
 mod traffic;
@@ -33,37 +33,38 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use steps::{BROADCAST, By, Destination, Expected, GUEST, GUEST_MAC, STEPS, Step, USER_MODE_STEPS};
 
-/// The queue pairs of a guest in QEMU, and of one in User Mode Linux.
+/// Number of queue pairs of a guest in QEMU, and of a guest in User Mode Linux.
 const QUEUE_PAIRS: u16 = 2;
 const USER_MODE_QUEUE_PAIRS: u16 = 1;
-/// The guest's address, as text.
+/// The guest's Ethernet address, as text.
 const MAC: &str = "02:00:00:00:00:10";
-/// Another valid address for the guest.
+/// Another Ethernet address permitted to the guest.
 const OTHER_MAC: &str = "02:00:00:00:00:55";
-/// The host's end of the veth pair, and the end for the port's wire.
+/// The veth pair: the host's end, and the end used as the port's wire.
 const VETHS: [&str; 2] = ["xtask0", "xtask1"];
-/// Source of datagrams: the guest has no route back, so it does not answer them.
+/// Source address of datagrams. The guest has no route to this address, so it does not answer.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
-/// Datagrams for a test of arrival, and the maximum of other frames meanwhile.
+/// Number of datagrams in a test of arrival, and maximum number of other frames during the test.
 const DATAGRAMS: u16 = 64;
 const OTHERS_MAX: u64 = 16;
-/// Bytes of a frame to a certain address.
+/// Length of a frame sent to a given destination, in bytes.
 const FRAME_LEN: usize = 128;
-/// Datagrams for counting the guest's interrupts, and the time between two of them.
+/// Number of datagrams for counting the guest's interrupts, and interval between two datagrams.
 const PACED_DATAGRAMS: u16 = 256;
 const PACE: Duration = Duration::from_millis(2);
-/// Time for frames or settings to arrive.
+/// Time limit for frames or settings to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum time until the driver asks for another coalescing under load. The driver compares samples of 64 interrupts,
-/// and keeps its setting while these are alike. Under bursts alone it polls, and is hardly interrupted.
+/// Time limit until the driver sets another coalescing under load. The driver compares samples of 64 interrupts, and
+/// keeps its setting while the samples are similar. Under continuous bursts, the driver polls and gets hardly any
+/// interrupts.
 const ADAPTS_WITHIN: Duration = Duration::from_mins(1);
 /// Interval between two polls.
 const LOOK: Duration = Duration::from_millis(50);
-/// Datagrams sent at once, between two polls.
+/// Number of datagrams sent at once, between two polls.
 const BURST: u16 = 2000;
-/// Modules for the guest's commands.
+/// Kernel modules needed by the guest's commands.
 const MODULES: [&str; 2] = ["8021q", "macvlan"];
-/// Stop time of the daemon: longer than its threads wait for each other.
+/// Duration for which the daemon is stopped, longer than its threads wait for each other.
 const STOPPED: Duration = Duration::from_secs(6);
 
 /// Check the effect of each control-queue command of a guest in QEMU's generic vhost-user device.
@@ -76,11 +77,11 @@ pub struct Args {
     rings: Option<String>,
 }
 
-/// Runs the steps in a guest with each kind of rings and prints a transcript. Returns whether none failed. Without the
-/// newer QEMU there is nothing to run.
+/// Runs the steps in a guest with each kind of rings, and prints a transcript. Returns whether no step failed. Runs no
+/// step if the newer QEMU is missing.
 ///
 /// # Errors
-/// Returns an error if something does not start, or a signal comes.
+/// Returns an error if a process does not start, or a signal arrives.
 pub fn run(args: &Args) -> Result<bool> {
     let backports = match Backports::get(args.guest.cache.as_deref()) {
         Ok(backports) => backports,
@@ -117,7 +118,7 @@ pub fn run(args: &Args) -> Result<bool> {
 /// Runs the steps for a guest in User Mode Linux.
 ///
 /// # Errors
-/// Returns an error if something does not start, or a command does not have its effect.
+/// Returns an error if a process does not start, or a command does not have its expected effect.
 pub(super) fn run_in_user_mode(_: &super::Bench) -> Result<()> {
     let scratch = Scratch::new()?;
     let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES, files: &[] };
@@ -132,25 +133,25 @@ pub(super) fn run_in_user_mode(_: &super::Bench) -> Result<()> {
     Ok(())
 }
 
-/// Returns QEMU's arguments for its generic device with the port at that socket.
+/// Returns QEMU's arguments for its generic device, connected to the port at `socket`.
 fn generic_card(socket: &str) -> Vec<String> {
     let device = "vhost-user-test-device-pci,chardev=vhost0,virtio-id=1,vq_size=256,config_size=28";
     let (socket, queues) = (format!("socket,id=vhost0,path={socket}"), 2 * QUEUE_PAIRS + 1);
     vec!["-chardev".to_owned(), socket, "-device".to_owned(), format!("{device},num_vqs={queues}")]
 }
 
-/// A guest behind a daemon. Dropped in this order.
+/// A guest behind a daemon. The fields are dropped in this order.
 struct Bench {
     machine: Machine,
     daemon: Daemon,
     ns: NetNs,
     queue_pairs: u16,
-    /// Interrupts of the last paced datagrams in a step with frequent interrupts.
+    /// Number of interrupts for the last paced datagrams in a step with frequent interrupts.
     interrupts_before: u64,
 }
 
 impl Bench {
-    /// Boots a guest with the port at that socket as its card.
+    /// Boots a guest whose card is the port at `socket`.
     fn start(
         config: &MachineConfig,
         socket: &str,
@@ -169,7 +170,7 @@ impl Bench {
         println!("{port}");
         let daemon = Daemon::start(&daemon::build()?, &port, scratch, &ns)?;
         let mut machine = Machine::boot(config, &ns)?;
-        // Without the alias, the shell takes busybox's own `ip`, without macvlan and maddress.
+        // Without the alias, the shell would use busybox's own `ip`, which lacks macvlan and maddress.
         machine.run("alias ip=/bin/ip")?;
         Ok(Self { machine, daemon, ns, queue_pairs, interrupts_before: 0 })
     }
@@ -207,7 +208,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Runs a command in the guest. It begins while the daemon is stopped, and must end after that.
+    /// Runs a command in the guest. The command starts while the daemon is stopped, and must end after the daemon
+    /// continues.
     fn run_at_stopped_daemon(&mut self, line: &str) -> Result<String> {
         self.daemon.signal(Signal::SIGSTOP)?;
         let begun = self.machine.begin(line)?;
@@ -244,7 +246,7 @@ impl Bench {
         }
     }
 
-    /// Returns the daemon's report of the port.
+    /// Returns the daemon's status of the port.
     fn port(&self) -> Result<Value> {
         let mut shown = self.daemon.show()?;
         Ok(shown["ports"][0].take())
@@ -259,7 +261,7 @@ impl Bench {
         if missing.is_empty() { Ok(()) } else { failed(format!("not negotiated: {missing:?}")) }
     }
 
-    /// Waits until the daemon's report of the control queue has this value.
+    /// Waits until the daemon's status of the control queue has the expected value at `pointer`.
     fn shown(&self, pointer: &str, json: &str) -> Result<()> {
         let expected: Value = serde_json::from_str(json).doing(json)?;
         let shown = || {
@@ -274,7 +276,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Sends until the driver has asked for another coalescing.
+    /// Sends datagrams until the driver has set another coalescing.
     fn adapts(&self) -> Result<()> {
         let coalescing = || Ok(self.port()?["host"]["control_queue"]["coalescing"].take());
         let before = coalescing()?;
@@ -291,7 +293,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Sends datagrams of many flows. Returns the received frames of each pair.
+    /// Sends datagrams of many flows. Returns the number of frames received on each pair.
     fn arrive_on(&mut self) -> Result<Vec<u64>> {
         let (before, by_queue) = (self.received()?, self.by_queue("packets")?);
         self.send(DATAGRAMS, DATAGRAMS, Duration::ZERO)?;
@@ -305,7 +307,7 @@ impl Bench {
         Ok(more)
     }
 
-    /// Expects flows on all of these pairs, and on no other.
+    /// Expects flows on all of the given pairs, and on no other pair.
     fn arrives_on(&mut self, pairs: &[u16]) -> Result<()> {
         let more = self.arrive_on()?;
         let is_right =
@@ -316,7 +318,7 @@ impl Bench {
         failed(format!("expected flows on the pairs {pairs:?}; on each pair: {more:?}"))
     }
 
-    /// Expects all flows on one pair, any of them.
+    /// Expects all flows on a single pair.
     fn arrives_on_one(&mut self) -> Result<()> {
         let more = self.arrive_on()?;
         if more.iter().filter(|count| **count > 0).count() == 1 {
@@ -334,7 +336,8 @@ impl Bench {
         failed(format!("expected more flows on the second pair; on each pair: {more:?}"))
     }
 
-    /// Expects frames with that destination at the guest, or none. The broadcasts after them arrive in any case.
+    /// Expects that frames with this destination arrive at the guest, or do not arrive. The broadcasts sent afterwards
+    /// arrive in any case.
     fn arrives(&mut self, destination: Destination, is_expected: bool) -> Result<()> {
         let before = self.received()?;
         let lost_before = self.lost("guest_filter")?;
@@ -356,7 +359,7 @@ impl Bench {
         ))
     }
 
-    /// Expects the host's TCP in super-frames at the guest, or none.
+    /// Expects that the host's TCP segments arrive at the guest in super-frames, or one by one.
     fn super_frames(&mut self, are_expected: bool) -> Result<()> {
         let before = self.counts(["frames_out", "host_frames"])?;
         tcp::host_to_guest(&mut self.machine, &self.ns, HOST.into())?;
@@ -370,7 +373,7 @@ impl Bench {
         failed(format!("super-frames expected: {are_expected}; {segments} segments came in {frames} frames"))
     }
 
-    /// Sends datagrams with pauses. Returns the guest's frames and interrupts meanwhile.
+    /// Sends datagrams with pauses. Returns the number of the guest's frames and interrupts during that time.
     fn interrupts(&mut self) -> Result<(u64, u64)> {
         let before = self.counts(["host_frames", "interrupts"])?;
         let received = self.received()?;
@@ -391,7 +394,7 @@ impl Bench {
         if 4 * interrupts >= frames { Ok(()) } else { failed(format!("{interrupts} interrupts for {frames} frames")) }
     }
 
-    /// Expects one interrupt for `count` frames. The last one may stand for fewer, and so may those of another queue.
+    /// Expects one interrupt per `count` frames. The last interrupt of each queue may signal fewer frames.
     fn frames_per_interrupt(&mut self, count: u64) -> Result<()> {
         let (frames, interrupts) = self.interrupts()?;
         let max = frames / count + u64::from(self.queue_pairs);
@@ -402,7 +405,7 @@ impl Bench {
         failed(format!("{interrupts} interrupts for {frames} frames, not 1 to {max}, or a quarter of {before}"))
     }
 
-    /// Expects the guest's driver to see the link go up or down.
+    /// Expects that the guest's driver sees the link up or down.
     fn carrier(&mut self, is_up: bool) -> Result<()> {
         let expected = if is_up { "1" } else { "0" };
         let read = || self.machine.run("cat /sys/class/net/eth0/carrier");
@@ -414,7 +417,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Expects the port's statistics in the guest's queues to equal the driver's own counts.
+    /// Expects that the port's statistics, as read by the guest, equal the driver's own counts.
     fn statistics_agree(&mut self) -> Result<()> {
         let of_driver = self.received()?;
         let of_port = self.by_queue("packets")?;
@@ -425,19 +428,19 @@ impl Bench {
         failed(format!("the driver has received {of_driver} frames, the port says {of_port:?}"))
     }
 
-    /// Expects the guest to read the bytes of its frames lost by the limit. The driver shows the frames apart from
-    /// `ethtool -S`: as `rx-hw-drop-ratelimits` of netlink's queue statistics.
+    /// Expects that the guest reads the number of bytes lost to the rate limit. The driver shows the number of frames
+    /// not in `ethtool -S`, but as `rx-hw-drop-ratelimits` in netlink's queue statistics.
     fn limit_loses(&mut self) -> Result<()> {
         let before = (self.lost("rate_limit")?, self.by_queue("ratelimit_bytes")?);
         self.send_to(&[GUEST])?;
         settled(PATIENCE, || self.lost("rate_limit"), |lost| lost - before.0 >= u64::from(DATAGRAMS) / 2)?;
         let of_queues = self.by_queue("ratelimit_bytes")?;
         let bytes = of_queues.iter().sum::<u64>() - before.1.iter().sum::<u64>();
-        // Read after the bytes: losses in between are in this count, and not among the bytes.
+        // Read this counter after the bytes, so that it includes losses that happen in between.
         let lost = self.lost("rate_limit")? - before.0;
         println!("  traffic: {DATAGRAMS} frames of {FRAME_LEN} bytes; show: {lost} lost by the limit");
         println!("  guest: rx0_hw_ratelimit_bytes and rx1_hw_ratelimit_bytes: {of_queues:?}");
-        // Some may be shorter frames of others (ARP), or were lost since.
+        // Some lost frames may be shorter frames from other senders (ARP), or were lost later.
         let range = lost.saturating_sub(OTHERS_MAX) * FRAME_LEN as u64..=lost * FRAME_LEN as u64;
         if lost >= u64::from(DATAGRAMS) / 2 && range.contains(&bytes) {
             return Ok(());
@@ -446,7 +449,7 @@ impl Bench {
     }
 }
 
-/// Makes both ends of the wire, and addresses at the host.
+/// Creates both ends of the wire, and sets addresses on the host's end.
 fn prepare_host(ns: &NetNs) -> Result<()> {
     inside(ns, "making the wire", || {
         link::create_veth(VETHS[0], VETHS[1])?;
@@ -461,13 +464,13 @@ fn prepare_host(ns: &NetNs) -> Result<()> {
     })
 }
 
-/// Polls until a value is the expected one, or the time is over. Returns the last value.
+/// Polls until `is_right` accepts a value, or the time limit is reached. Returns the last value.
 fn settled<T>(timeout: Duration, mut read: impl FnMut() -> Result<T>, is_right: impl Fn(&T) -> bool) -> Result<T> {
     let found = stop::until(timeout, LOOK, || Ok(Some(read()?).filter(&is_right)))?;
     found.map_or_else(read, Ok)
 }
 
-/// Expects a line with these words in the output of a command, with any space between them.
+/// Expects a line with these words, separated by any spaces, in the output of a command.
 fn prints(printed: &str, words: &str) -> Result<()> {
     let found = printed.lines().find(|line| line.split_whitespace().eq(words.split_whitespace()));
     let Some(found) = found else { return failed(format!("no line \"{words}\" in\n{}", printed.trim())) };

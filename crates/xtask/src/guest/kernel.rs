@@ -1,4 +1,4 @@
-//! The guest's kernel: Debian's, downloaded once and kept.
+//! The guests' kernel: a Debian kernel, downloaded once and cached.
 
 use super::backports::Backports;
 use offramp_testbed::failure::{Doing, Result, failed};
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Debian's newest kernel for virtual machines; it depends on the package with the kernel itself.
+/// Debian's newest kernel for virtual machines. This package depends on the package that contains the kernel.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 
 /// The path of a kernel for guests; its modules lie in `lib/modules/VERSION` beside the kernel's directory.
@@ -25,7 +25,7 @@ pub struct Args {
 /// Prints the path of the kernel.
 ///
 /// # Errors
-/// Returns an error if it is not there and cannot be downloaded.
+/// Returns an error if the kernel is missing and cannot be downloaded.
 pub fn run(args: &Args) -> Result<()> {
     let cache = args.cache.as_deref();
     let image = if args.backports { Backports::get(cache)?.kernel.path } else { path(cache)? };
@@ -33,16 +33,16 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the kernel in `cache` or in the user's cache directory; downloads it if it is missing.
+/// Returns the kernel in `cache` or in the user's cache directory. Downloads a missing kernel.
 ///
 /// # Errors
-/// Returns an error if the package cannot be had, or has other contents than it should.
+/// Returns an error if the package is not available, or has unexpected contents.
 pub fn path(cache: Option<&Path>) -> Result<PathBuf> {
     let root = kernel_root(&cache.map_or_else(default_cache, Path::to_owned))?;
     packages::only_entry(&root.join("boot"), "vmlinuz-")
 }
 
-/// Returns the directory of the guests' packages.
+/// Returns the default cache directory for the guests' packages.
 pub fn default_cache() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let user = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
@@ -64,7 +64,7 @@ fn kernel_root(cache: &Path) -> Result<PathBuf> {
     let part = cache.join(format!("{package}.{}", std::process::id()));
     fs::create_dir_all(&part).doing(part.display())?;
     let unpacked = download_and_unpack(&package, &part);
-    // Whole or not at all: another run may do the same meanwhile, and either result is good.
+    // Rename the directory atomically. Another run may do the same meanwhile, and either result is valid.
     let moved = unpacked.and_then(|()| match fs::rename(part.join("root"), &root) {
         Err(_) if root.join("boot").is_dir() => Ok(()),
         other => other.doing(root.display()),
@@ -73,11 +73,11 @@ fn kernel_root(cache: &Path) -> Result<PathBuf> {
     moved.map(|()| root)
 }
 
-/// Returns the package with the kernel itself, by apt's knowledge.
+/// Returns the name of the package that contains the kernel, as listed by apt.
 fn kernel_package() -> Option<String> {
     let mut command = Command::new("apt-cache");
     command.args(["depends", KERNEL_PACKAGE]);
-    // It fails without an index.
+    // The command fails if apt has no package index.
     let text = program::output(command, None).unwrap_or_default();
     let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     depends.map(str::to_owned).find(|package| package.starts_with("linux-image-"))

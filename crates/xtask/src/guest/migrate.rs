@@ -1,4 +1,5 @@
-//! A Linux guest in QEMU moves live from one vhost-user port to another, each in a daemon of its own, under TCP load.
+//! Tests of live migration: a Linux guest in QEMU moves from one vhost-user port to another under TCP load. Each port
+//! is in a separate daemon.
 //!
 //! ```text
 //!  guest in QEMU ────── vhost-user ── offramp up ── TAP ──┐
@@ -6,8 +7,8 @@
 //!  guest in QEMU ────── vhost-user ── offramp up ── TAP ──┘
 //! ```
 //!
-//! One TCP connection lives through all moves of a guest: the host sends as fast as the guest sends it back, and
-//! compares each byte. The same guest behind QEMU's own TAP backend shows QEMU's part of the down time.
+//! One TCP connection survives all moves of a guest. The host sends as fast as the guest returns the bytes, and
+//! compares each byte. The same guest behind QEMU's own TAP backend shows QEMU's share of the down time.
 
 use super::{BackendKind, GuestArgs, behind_port, options};
 use crate::tally::{Only, Tally};
@@ -38,21 +39,23 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The TAPs of both places, and the interfaces between them.
+/// The TAPs of both places, and the bridge that connects them.
 const TAPS: [&str; 2] = ["xtask0", "xtask1"];
 const BRIDGE: &str = "xtask-br";
 const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
-/// Traffic before a move and after it.
+/// Duration of the traffic before and after a move.
 const BESIDE: Duration = Duration::from_secs(1);
-/// Time from the start of a program to its first answer, and from the end of a move to its announcement.
+/// Time limit from the start of a program to its first answer, and from the end of a move to its announcement.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest time of a move.
+/// Time limit of a move.
 const MOVE_TIMEOUT: Duration = Duration::from_mins(1);
 const LOOK: Duration = Duration::from_millis(5);
-/// Bytes sent by the host again and again: a prime, so that a lost or doubled segment shifts the rest.
+/// Length of the pattern that the host sends repeatedly, in bytes. The length is prime, so that a lost or duplicated
+/// segment shifts all later bytes.
 const PATTERN_LEN: usize = 1_048_573;
 const PATTERN_SEED: u64 = 5;
-/// Largest down time as a multiple of QEMU's own backend's, and the minimum number of moves for a judgement.
+/// Maximum down time as a multiple of the down time with QEMU's own backend, and minimum number of moves for a
+/// judgement.
 const RATIO_MAX: f64 = 2.0;
 const MOVES_MIN: u32 = 5;
 
@@ -68,7 +71,7 @@ pub struct Args {
     guest: GuestArgs,
 }
 
-/// A guest, and its announcement after a move.
+/// A kind of guest, and the expected announcement after a move.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     backend: BackendKind,
@@ -91,12 +94,12 @@ impl Case {
     }
 }
 
-/// The announcement of a moved guest to switches.
+/// The announcement of a moved guest to the switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announcement {
-    /// By the guest's driver (`GUEST_ANNOUNCE`).
+    /// A gratuitous ARP from the guest's driver (`GUEST_ANNOUNCE`).
     GratuitousArp,
-    /// By the backend, or by QEMU.
+    /// A RARP frame from the backend or from QEMU.
     Rarp,
 }
 
@@ -108,13 +111,13 @@ impl Announcement {
         }
     }
 
-    /// Returns the announcement in a frame.
+    /// Returns the kind of announcement in a frame, if any.
     fn of(frame: &[u8]) -> Option<Self> {
         let word = |at: usize| frame.get(at..at + 4);
         match (frame.get(..6)?, frame.get(6..12)?, frame.get(12..14)?) {
             ([0xff, 0xff, 0xff, 0xff, 0xff, 0xff], source, kind) if source == GUEST_MAC => match kind {
                 [0x80, 0x35] => Some(Self::Rarp),
-                // The requested address is the sender's own.
+                // In a gratuitous ARP, the requested address is the sender's address.
                 [0x08, 0x06] if word(28)? == word(38)? => Some(Self::GratuitousArp),
                 _ => None,
             },
@@ -137,17 +140,17 @@ const CASES: [Case; 8] = [
 /// The measurements of a move.
 #[derive(Clone, Copy, Debug)]
 struct Move {
-    /// As reported by QEMU.
+    /// Down time and total time, as reported by QEMU.
     down: Duration,
     total: Duration,
-    /// Longest time without received bytes at the host.
+    /// Longest time during which the host received no bytes.
     gap: Duration,
 }
 
-/// Moves every guest, and prints the cost of the moves. Returns whether everything was right.
+/// Moves every guest, and prints the cost of the moves. Returns whether all checks passed.
 ///
 /// # Errors
-/// Returns an error if QEMU or the guest's kernel cannot be had, or a signal comes.
+/// Returns an error if QEMU or the guest's kernel is not available, or a signal arrives.
 pub fn run(args: &Args) -> Result<bool> {
     let executable = daemon::build()?;
     let scratch = Scratch::new()?;
@@ -194,18 +197,18 @@ fn run_case(case: &Case, moves: u32, base: &Base, executable: &Path) -> Result<V
     judged.map_err(|why| why.map(|why| why + &last_words))
 }
 
-/// A place for a guest.
+/// A place where a guest can run: a daemon and its files.
 struct Place {
     daemon: Option<Daemon>,
     scratch: Scratch,
 }
 
-/// A running guest, and both places. Dropped in this order.
+/// A running guest, and both places. The fields are dropped in this order.
 struct Bed<'a> {
     case: &'a Case,
     base: &'a Base,
     machine: Machine,
-    /// Index of the guest's place.
+    /// Index of the place where the guest runs.
     at: usize,
     places: [Place; 2],
     ns: NetNs,
@@ -253,14 +256,14 @@ impl<'a> Bed<'a> {
         let place = &self.places[to];
         let incoming = place.scratch.file("incoming.sock");
         let destination = start_machine(self.case, self.base, place, TAPS[to], &self.ns, Some(&incoming))?;
-        // QEMU is ready for the guest once its monitor answers.
+        // QEMU is ready for the guest when its monitor answers.
         Monitor::connect(&place.scratch)?;
         stop::sleep(BESIDE)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let announced = watch(&self.ns, TAPS[to], &is_over)?;
         let began = Instant::now();
         let report = Monitor::connect(&self.places[self.at].scratch)?.migrate(&incoming)?;
-        // The source is paused for good; it ends here.
+        // The source is paused permanently. Replacing it ends the source.
         self.machine = destination;
         self.at = to;
         stop::sleep(BESIDE)?;
@@ -286,7 +289,8 @@ fn file(scratch: &Scratch, tap: &str) -> String {
     )
 }
 
-/// Starts QEMU at a place; with `incoming`, the guest comes from there. The place's TAP becomes a part of the bridge.
+/// Starts QEMU at a place, and adds the place's TAP to the bridge. With `incoming`, QEMU receives a migrated guest
+/// through that socket.
 fn start_machine(
     case: &Case,
     base: &Base,
@@ -308,7 +312,7 @@ fn start_machine(
     arguments.extend(incoming.into_iter().flat_map(|socket| ["-incoming".to_owned(), format!("unix:{socket}")]));
     let config = behind_port(base, &options, arguments, &format!(",mac={mac},guest_announce={announces}"))?;
     let machine = Machine::start(&MachineConfig { cpus: 1, ..config }, ns)?;
-    // QEMU makes its TAP when it starts.
+    // QEMU creates its TAP at its start.
     let add = || inside(ns, tap, || link::set_master(tap, BRIDGE).and_then(|()| link::set_up(tap)));
     match stop::until(TIMEOUT, LOOK, || Ok(add().ok()))? {
         Some(()) => Ok(machine),
@@ -316,7 +320,7 @@ fn start_machine(
     }
 }
 
-/// Watches an interface for announcements of the guest until `is_over`.
+/// Watches an interface for announcements from the guest until `is_over`.
 fn watch(ns: &NetNs, interface: &str, is_over: &Arc<AtomicBool>) -> Result<JoinHandle<Vec<Announcement>>> {
     let port = Packet::open_in(ns, &PacketConfig::new(interface)).doing("watching the wire")?;
     let Some(mut queue) = port.queue(0) else { return failed("a packet socket has no queue") };
@@ -340,7 +344,7 @@ struct Monitor(BufReader<UnixStream>);
 impl Monitor {
     const SOCKET: &str = "qmp.sock";
 
-    /// Connects as soon as QEMU answers.
+    /// Connects to the monitor as soon as QEMU answers.
     fn connect(scratch: &Scratch) -> Result<Self> {
         let path = scratch.file(Self::SOCKET);
         let stream = match stop::until(TIMEOUT, LOOK, || Ok(UnixStream::connect(&path).ok()))? {
@@ -353,7 +357,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Returns the result of a command; skips the greeting and events before it.
+    /// Returns the result of a command. Skips the greeting and all events before the result.
     fn ask(&mut self, command: &str, arguments: &Value) -> Result<Value> {
         let line = format!("{}\n", json!({"execute": command, "arguments": arguments}));
         self.0.get_mut().write_all(line.as_bytes()).doing(command)?;
@@ -370,7 +374,7 @@ impl Monitor {
         }
     }
 
-    /// Moves the guest to a QEMU listening at `socket`. Returns QEMU's report.
+    /// Migrates the guest to a QEMU that listens at `socket`. Returns QEMU's report.
     fn migrate(mut self, socket: &str) -> Result<Value> {
         self.ask("migrate", &json!({"uri": format!("unix:{socket}")}))?;
         let moved = stop::until(MOVE_TIMEOUT, LOOK, || {
@@ -385,15 +389,15 @@ impl Monitor {
     }
 }
 
-/// The host's bytes, sent and received back.
+/// The host's end of the TCP connection: bytes sent, and bytes returned by the guest.
 #[derive(Default)]
 struct Stream {
-    /// The sender is to stop.
+    /// True if the sender must stop.
     is_over: AtomicBool,
     received: Mutex<Received>,
 }
 
-/// Times of received bytes, with the total until then.
+/// The times at which bytes were received, each with the total number of bytes received until then.
 #[derive(Debug, Default)]
 struct Received(Vec<(Instant, u64)>);
 
@@ -402,7 +406,7 @@ impl Received {
         self.0.last().map_or(0, |(_, total)| *total)
     }
 
-    /// Returns the longest time without a byte, between two moments.
+    /// Returns the longest time without a received byte, between `from` and `to`.
     fn longest_gap(&self, from: Instant, to: Instant) -> Duration {
         let times = self.0.iter().map(|(time, _)| *time).filter(|time| (from..to).contains(time));
         let mut last = from;
@@ -411,13 +415,13 @@ impl Received {
 }
 
 impl Stream {
-    /// Sends until it is over, and compares the bytes returned by the guest.
+    /// Sends until `is_over`, and compares the bytes returned by the guest.
     fn exchange(&self, socket: &TcpStream) -> io::Result<Vec<u8>> {
         let pattern = random_bytes(PATTERN_SEED, PATTERN_LEN);
         thread::scope(|scope| {
             let sending = scope.spawn(|| self.send(socket, &pattern));
             let received = self.receive(socket, &pattern);
-            // A sender would wait for a failed receiver.
+            // Stop the sender, which would otherwise wait for a failed receiver.
             self.is_over.store(true, Ordering::Relaxed);
             if received.is_err() {
                 let _ = socket.shutdown(Shutdown::Both);
@@ -515,7 +519,7 @@ mod tests {
                     let _ = other.shutdown(Shutdown::Write);
                 });
                 let result = stream.exchange(&socket);
-                // It reads no further after a wrong byte; the close ends the other side's write.
+                // After a wrong byte, `exchange` reads no further. Closing the socket ends the other side's write.
                 drop(socket);
                 echo.join().unwrap();
                 result

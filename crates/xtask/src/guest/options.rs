@@ -1,20 +1,20 @@
-//! The options of a virtio network card, combined, and their effects in the guest.
+//! Combinations of a virtio network card's options, and their effects in the guest.
 
 use super::{BackendKind, GuestKind};
 use offramp_testbed::guest::busybox::NO_INTERRUPTS;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One option of QEMU's `virtio-net-pci`.
+/// An option of QEMU's `virtio-net-pci`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Factor {
     name: &'static str,
-    /// The first is the default of a short run.
+    /// The option's values. The first value is the default of a short run.
     values: &'static [&'static str],
-    /// Its feature bit when on (virtio 1.3, 5.1.3 and 6).
+    /// The feature bit set by the option when on (virtio 1.3, 5.1.3 and 6).
     bit: Option<usize>,
-    /// Its line in `ethtool -k`.
+    /// The option's line in the output of `ethtool -k`.
     ethtool: Option<&'static str>,
-    /// Without this one it may not be offered (virtio 1.3, 5.1.3.1).
+    /// The option without which this option must not be offered (virtio 1.3, 5.1.3.1).
     needs: Option<&'static str>,
 }
 
@@ -32,7 +32,7 @@ const fn choice(name: &'static str, values: &'static [&'static str]) -> Factor {
     Factor { name, values, bit: None, ethtool: None, needs: None }
 }
 
-/// Every option. An option stands after the one it needs.
+/// All options. Each option follows the option that it needs.
 const FACTORS: [Factor; 16] = [
     switch("packed", 34),
     switch("mrg_rxbuf", 15),
@@ -46,19 +46,21 @@ const FACTORS: [Factor; 16] = [
     offload("host_tso4", 11, "tx-tcp-segmentation", Some("csum")),
     offload("host_tso6", 12, "tx-tcp6-segmentation", Some("csum")),
     offload("host_ecn", 13, "tx-tcp-ecn-segmentation", Some("host_tso4")),
-    // Linux 6.1 shows rx-checksumming on whatever was negotiated (observed), so the bit itself is judged.
+    // Linux 6.1 always shows rx-checksumming as on, regardless of the negotiation (observed), so only the feature bit
+    // is checked.
     switch("guest_csum", 1),
     Factor { name: "guest_tso4", values: ON_OFF, bit: Some(7), ethtool: None, needs: Some("guest_csum") },
     Factor { name: "guest_tso6", values: ON_OFF, bit: Some(8), ethtool: None, needs: Some("guest_csum") },
     Factor { name: "guest_ecn", values: ON_OFF, bit: Some(9), ethtool: None, needs: Some("guest_tso4") },
 ];
-/// Largest transmit ring of QEMU's own device; a backend of its own may have larger ones.
+/// Maximum transmit ring size of QEMU's own device. A vhost-user backend can have larger rings.
 const QEMU_TX_QUEUE_SIZE_MAX: &str = "256";
 
-/// Fixed options of User Mode Linux: it has one queue pair, and rings of one size.
+/// Fixed options of User Mode Linux, which has one queue pair and rings of a fixed size.
 const UML_FIXED: [(&str, &str); 3] = [("mq", "off"), ("rx_queue_size", "256"), ("tx_queue_size", "256")];
 
-/// The short run: everything on, everything off, and the two ring formats with the other's rings.
+/// The four combinations of the short run, as changes from all options on. All options are on, all are off, and both
+/// ring formats occur with partly changed ring options.
 const SHORT: [&[(&str, &str)]; 4] = [
     &[],
     &[
@@ -74,7 +76,7 @@ const SHORT: [&[(&str, &str)]; 4] = [
     &[("mrg_rxbuf", "off"), ("event_idx", "off"), ("mq", "off"), ("guest_tso6", "off"), ("host_ecn", "off")],
 ];
 
-/// A value for every option.
+/// A combination: a value for every option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options(BTreeMap<&'static str, &'static str>);
 
@@ -90,15 +92,15 @@ pub fn combinations(full: bool, backend: BackendKind, guest: GuestKind) -> Vec<O
     combinations
 }
 
-/// Returns everything on, except for `changes`.
+/// Returns a combination with all options on, except for `changes`.
 pub fn short(changes: &[(&'static str, &'static str)]) -> Options {
     let mut values: BTreeMap<_, _> = FACTORS.iter().map(|factor| (factor.name, factor.values[0])).collect();
     values.extend(changes.iter().copied());
     Options(values)
 }
 
-/// Returns few combinations with every pair of values of two options in at least one. Each takes a missing pair, and
-/// then for every other option the value with the most missing pairs.
+/// Returns a small set of combinations in which every pair of values of two options occurs. Each combination starts
+/// with a missing pair. Every other option then gets the value that covers the most missing pairs.
 fn pairwise() -> Vec<Options> {
     let mut open: BTreeSet<Pair> = BTreeSet::new();
     for (a, factor_a) in FACTORS.iter().enumerate() {
@@ -113,7 +115,7 @@ fn pairwise() -> Vec<Options> {
         for (index, factor) in FACTORS.iter().enumerate() {
             if !chosen.contains_key(&index) {
                 let gain = |value: &usize| met(&chosen, index, *value).filter(|pair| open.contains(pair)).count();
-                // The first of the best, so the result does not depend on the order of the iterator.
+                // Choose the first of the best values, so that the result does not depend on the order of the iterator.
                 let best = (0..factor.values.len()).rev().max_by_key(gain).unwrap_or(0);
                 chosen.insert(index, best);
             }
@@ -130,10 +132,10 @@ fn pairwise() -> Vec<Options> {
     combinations
 }
 
-/// Two options by their places, each with the place of a value; the smaller option first.
+/// Two pairs of an option's index and a value's index, with the smaller option first.
 type Pair = ((usize, usize), (usize, usize));
 
-/// Returns the pairs of a value with the chosen ones.
+/// Returns the pairs of a value with all chosen values.
 fn met(chosen: &BTreeMap<usize, usize>, index: usize, value: usize) -> impl Iterator<Item = Pair> {
     let others = chosen.iter().filter(move |(other, _)| **other != index);
     others.map(move |(&other, &theirs)| {
@@ -143,7 +145,7 @@ fn met(chosen: &BTreeMap<usize, usize>, index: usize, value: usize) -> impl Iter
 }
 
 impl Options {
-    /// Switches off options without their needed one, and sets those that the backend or the guest does not offer.
+    /// Switches off options whose needed option is off, and fixes options that the backend or the guest does not offer.
     fn legal(mut self, backend: BackendKind, guest: GuestKind) -> Self {
         for factor in FACTORS {
             if factor.needs.is_some_and(|needed| !self.is_on(needed)) {
@@ -167,12 +169,12 @@ impl Options {
         self.value(name) == "on"
     }
 
-    /// Returns the options that are off.
+    /// Returns the names of the options that are off.
     pub fn off(&self) -> Vec<&'static str> {
         FACTORS.iter().filter(|factor| self.value(factor.name) == "off").map(|factor| factor.name).collect()
     }
 
-    /// Returns the differences from everything on, for a line of output.
+    /// Returns the differences from a combination with all options on, for a line of output.
     pub fn name(&self) -> String {
         let off = self.off();
         let sizes = ["rx_queue_size", "tx_queue_size", "host_mtu"].map(|name| format!("{name}={}", self.value(name)));
@@ -180,12 +182,12 @@ impl Options {
         format!("{} {without}", sizes.join(" "))
     }
 
-    /// Returns the queue pairs of the card, when one with several has `pairs`.
+    /// Returns the card's number of queue pairs: `pairs` with multiqueue, otherwise 1.
     pub fn queue_pairs(&self, pairs: u16) -> u16 {
         if self.is_on("mq") { pairs } else { 1 }
     }
 
-    /// Returns the IP bytes of a frame.
+    /// Returns the MTU, in bytes of the IP packet.
     pub fn mtu(&self) -> u16 {
         self.value("host_mtu").parse().unwrap_or(1500)
     }
@@ -195,7 +197,7 @@ impl Options {
         let mut arguments: Vec<_> =
             FACTORS.iter().map(|factor| format!("{}={}", factor.name, self.value(factor.name))).collect();
         let interrupts = match backend {
-            // One for each queue, one for the configuration, one for the control queue.
+            // The card needs a vector for each queue, for the configuration, and for the control queue.
             BackendKind::QemuTap => format!("vectors={}", 2 * self.queue_pairs(pairs) + 2),
             BackendKind::Offramp => NO_INTERRUPTS.to_owned(),
         };
@@ -204,7 +206,8 @@ impl Options {
         arguments.join(",")
     }
 
-    /// Checks the negotiated features, in the form of sysfs (a digit per bit, bit 0 first), against the offer.
+    /// Checks the negotiated features against the offer. `features` has the format of sysfs: a digit per bit, bit 0
+    /// first.
     pub fn check_negotiated(&self, features: &str) -> Vec<String> {
         let bits = features.trim().as_bytes();
         let mut wrong = Vec::new();
@@ -236,7 +239,7 @@ impl Options {
         wrong
     }
 
-    /// Checks the output of `ethtool -g` against the sizes of the rings.
+    /// Checks the output of `ethtool -g` against the ring sizes.
     pub fn check_rings(&self, ethtool: &str) -> Vec<String> {
         let Some((_, now)) = ethtool.split_once("Current hardware settings:") else {
             return vec![format!("ethtool -g shows no ring sizes: {}", ethtool.trim())];
@@ -252,13 +255,14 @@ impl Options {
     /// Checks the queues in sysfs against the number of queue pairs.
     pub fn check_queues(&self, names: &str, pairs: u16) -> Vec<String> {
         let count = |kind: &str| names.split_whitespace().filter(|name| name.starts_with(kind)).count();
-        // A kernel for one processor lists no receive queues (RPS needs several processors); it has as many of each.
+        // A kernel for one processor lists no receive queues, because RPS needs several processors. Use the equal
+        // number of transmit queues.
         let found = Some(count("rx-")).filter(|found| *found > 0).unwrap_or_else(|| count("tx-"));
         let expected = usize::from(self.queue_pairs(pairs));
         if found == expected { Vec::new() } else { vec![format!("{found} queue pairs, expected {expected}")] }
     }
 
-    /// Checks the interface's MTU against the offered one.
+    /// Checks the interface's MTU against the offered MTU.
     pub fn check_mtu(&self, mtu: &str) -> Vec<String> {
         if mtu.trim() == self.value("host_mtu") {
             return Vec::new();
@@ -267,7 +271,7 @@ impl Options {
     }
 }
 
-/// Parses the lines of `ethtool -k`: a name, and its state.
+/// Parses the output of `ethtool -k`: each line has a name and a state.
 fn ethtool_features(text: &str) -> BTreeMap<&str, bool> {
     let state = |state: &str| match state.split_whitespace().next()? {
         "on" => Some(true),

@@ -1,7 +1,7 @@
-//! A TCP connection between a guest and the host while the backend between them is killed and started again.
+//! Tests a TCP connection between a guest and the host while the backend between them is killed and restarted.
 //!
-//! The guest's end of the socket connects again by itself (QEMU's `reconnect`). The TAP goes with the backend. Its
-//! operator gives the new interface its address, as this case does.
+//! The guest's end of the socket reconnects automatically (QEMU's `reconnect`). The TAP vanishes with the backend. An
+//! operator must assign the address to the new interface, as this case does.
 
 use super::{Bench, behind_port, counters, options};
 use crate::tcp;
@@ -17,27 +17,28 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Time from the start of a connection to its first bytes both ways.
+/// Time limit from the start of a connection to its first bytes in both directions.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Divisor for the first part of each direction's bytes, sent before the backend is killed. The rest is far more than
-/// both ends' buffers hold at that moment.
+/// Divisor of each direction's bytes that gives the part sent before the backend is killed. The remaining bytes far
+/// exceed the buffers of both ends.
 const FIRST_PART: usize = 8;
-/// Seed of the host's bytes.
+/// Seed of the bytes sent by the host.
 const SENT_SEED: u64 = 3;
-/// Number of kills, each in a connection of its own.
+/// Number of kills, each during a separate connection.
 const KILLS: usize = 2;
-/// The TAP's address on the wire: the guest asks for it only once.
+/// The TAP's Ethernet address, which is fixed because the guest resolves it only once.
 const TAP_MAC: &str = "02:00:00:00:00:01";
 
 /// Runs the case.
 ///
 /// # Errors
-/// Returns an error if something does not start, or a connection does not live on, or carries other bytes.
+/// Returns an error if a process does not start, or a connection breaks or carries wrong bytes.
 pub fn run(bench: &Bench) -> Result<()> {
     let executable = daemon::build()?;
     let ns = new_namespace()?;
     let mut backend = Some(start_backend(bench, &executable, &ns)?);
-    // A split ring: only the frontend knows the position in a packed one, and QEMU does not keep it for network cards.
+    // Use split rings: only the frontend could preserve the position in a packed ring, and QEMU does not do so for
+    // network cards.
     let options = options::short(&[("mq", "off"), ("packed", "off")]);
     let network = vhost_user_network(&socket(bench), 1, ",reconnect=1");
     let mut machine = Machine::boot(&behind_port(&bench.base, &options, network, "")?, &ns)?;
@@ -56,7 +57,7 @@ fn socket(bench: &Bench) -> String {
     bench.scratch.file("vm0.sock")
 }
 
-/// Starts the daemon, and gives the host's end its address.
+/// Starts the daemon, and assigns the address to the host's interface.
 fn start_backend(bench: &Bench, executable: &Path, ns: &NetNs) -> Result<Daemon> {
     let file = format!(
         "[[port]]\nname = \"vm0\"\nhost = {{ vhost_user = \"{}\" }}\nwire = {{ switch = \"lan\" }}\n\n\
@@ -88,10 +89,10 @@ fn connection_through_kill(
     if wait_under_way.recv_timeout(START_TIMEOUT).is_err() {
         return failed(format!("connection {kill} did not start within {START_TIMEOUT:?}"));
     }
-    // SIGKILL: the daemon cannot give anything back, or close its connection in order.
+    // Dropping the daemon sends SIGKILL, so that it cannot return chains or close its connection in an orderly way.
     *backend = None;
     *backend = Some(start_backend(bench, executable, ns)?);
-    // If the other end is gone, `join` returns its reason.
+    // If the other end has failed, `join` returns the reason.
     let _ = restarted.send(());
     let (received, printed) = tcp::join(host, machine.finish(&begun))?;
     let found = printed.split_whitespace().next().unwrap_or_default();
@@ -99,7 +100,7 @@ fn connection_through_kill(
     tcp::same(found, &expected, &format!("connection {kill}, host to guest"))
 }
 
-/// The host's end: a first part both ways, a pause while the backend is killed, and the rest.
+/// The host's end: a first part in both directions, a pause while the backend is killed, and the remaining bytes.
 struct Halves {
     sent: Vec<u8>,
     received_len: usize,
@@ -113,18 +114,18 @@ impl Halves {
         let (first_in, rest_in) = received.split_at_mut(self.received_len / FIRST_PART);
         let (first_out, rest_out) = self.sent.split_at(self.sent.len() / FIRST_PART);
         both_ways(stream, first_out, first_in)?;
-        // If the case has ended, both channels are closed.
+        // Both channels are closed if the case has ended.
         let gone = || io::Error::other("the backend was not started again");
         self.under_way.send(()).map_err(|_| gone())?;
         self.restarted.recv().map_err(|_| gone())?;
         both_ways(stream, rest_out, rest_in)?;
-        // Only now: the guest's end closes after this one.
+        // Shut down only now, because the guest's end closes after this end.
         stream.shutdown(Shutdown::Write)?;
         Ok(received)
     }
 }
 
-/// Sends and receives at once: the guest's end stops receiving while nobody takes its bytes.
+/// Sends and receives at the same time, because the guest's end stops receiving while its own bytes are not read.
 fn both_ways(stream: &TcpStream, out: &[u8], into: &mut [u8]) -> io::Result<()> {
     let (mut writer, mut reader) = (stream, stream);
     thread::scope(|scope| {

@@ -1,11 +1,11 @@
-//! The kernel's own test programs for checksums and receive coalescing, between a guest and the host.
+//! Runs the kernel's test programs for checksums and receive coalescing between a guest and the host.
 //!
 //! ```text
 //!  guest (QEMU) ── vhost-user ── adapter ══ cable ══ adapter ── TAP, in a namespace
 //!  csum, gro                                                    csum, gro
 //! ```
 //!
-//! The programs are GPL-2.0 and not in this repository: [`source`] fetches and builds them.
+//! The programs are under GPL-2.0 and not in this repository. [`source`] fetches and builds the programs.
 
 mod source;
 
@@ -26,36 +26,36 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// MTU for the large cases of `gro`: segments of an IP packet of 4096 bytes.
+/// MTU in bytes for the large cases of `gro`, whose segments are IP packets of 4096 bytes.
 const MTU: u16 = 4096;
 const HOST_MTU: &str = "4096";
-/// Time for which an adapter holds a frame for others. It is longer than an emulated sender waits between two frames of
-/// a case, and shorter than the program's 100 ms between two cases.
+/// Time for which an adapter holds a frame for coalescing. The time is longer than an emulated sender waits between two
+/// frames of a case, and shorter than the program's 100 ms between two cases.
 const HOLD_USECS: u32 = 40_000;
-/// Time from the start of a receiver to its sockets.
+/// Time limit from the start of a receiver until its sockets exist.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time from the start of a program to its end; `csum` receives for [`RECEIVE_SECONDS`], `gro` ends after three
-/// seconds.
+/// Time limit from the start of a program to its end. `csum` receives for [`RECEIVE_SECONDS`], and `gro` ends after
+/// three seconds.
 const END_TIMEOUT: Duration = Duration::from_mins(1);
 /// Interval between two checks of a receiver's sockets.
 const LOOK: Duration = Duration::from_millis(10);
-/// Receive time of `csum`: an emulated sender starts in a second or so.
+/// Receive time of `csum`, in seconds. An emulated sender starts within about one second.
 const RECEIVE_SECONDS: u32 = 3;
-/// Packets sent by `csum`, as in the kernel's own script.
+/// Number of packets sent by `csum`, as in the kernel's own script.
 const PACKETS: u32 = 100;
 /// The UDP port of `csum` in every test.
 const CSUM_PORT: u16 = 34_000;
-/// Attempts of a case of `gro`, as in the kernel's own script: if a sender is interrupted for longer than the adapter's
-/// hold time, its case tests nothing.
+/// Maximum number of attempts for a case of `gro`, as in the kernel's own script. A case tests nothing if its sender is
+/// interrupted for longer than the adapter's hold time.
 const GRO_ATTEMPTS_MAX: u32 = 3;
-/// The groups of cases of `gro`.
+/// The groups of cases in `gro`.
 const GRO_TESTS: [&str; 6] = ["data", "ack", "flags", "tcp", "ip", "large"];
 /// The addresses of host and guest (unique local, RFC 4193).
 const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x18, 0, 0, 0, 0, 0, 1);
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x18, 0, 0, 0, 0, 0, 2);
 const PREFIX_V6_LEN: u8 = 64;
 
-/// The packets of `csum`, and its arguments for them.
+/// The kinds of packets of `csum`, with the arguments for each kind.
 const CSUM_TESTS: [(&str, &str); 9] = [
     ("tcp", "-t"),
     ("tcp with a wrong checksum", "-t -E"),
@@ -110,9 +110,9 @@ struct Test {
     program: &'static str,
     family: Family,
     sender: Sender,
-    /// The group of cases of `gro`, or the packets of `csum`.
+    /// The group of cases for `gro`, or the kind of packets for `csum`.
     what: &'static str,
-    /// Its arguments.
+    /// The program's arguments.
     arguments: &'static str,
 }
 
@@ -123,7 +123,7 @@ impl Test {
             for family in Family::BOTH {
                 let csum = |(what, arguments)| Self { program: "csum", family, sender, what, arguments };
                 all.extend(CSUM_TESTS.map(csum));
-                // The guest's frames are coalesced for the TAP; .ci/kernel-gro judges that.
+                // Frames from the guest are coalesced for the TAP, which `.ci/kernel-gro` tests.
                 if sender == Sender::Host {
                     all.extend(GRO_TESTS.map(|what| Self { program: "gro", family, sender, what, arguments: what }));
                 }
@@ -160,8 +160,8 @@ impl Test {
         };
         let (from, to) = if self.sender == Sender::Guest { (guest, host) } else { (host, guest) };
         let role = if receives { format!("-R -L {RECEIVE_SECONDS}") } else { "-T".to_owned() };
-        // A new random seed in each run, printed by the program. Packets with a checksum of zero (`-Z`) must not be
-        // random.
+        // The program chooses and prints a new random seed in each run. Packets with a checksum of zero (`-Z`) must not
+        // be random.
         let seed = if arguments.contains("-Z") { "" } else { " -r 1" };
         format!(
             "-i {interface} -n {PACKETS} -{number} -S {from} -D {to} -s {source} -d {destination} {role}{seed} {arguments}"
@@ -175,10 +175,10 @@ struct Macs {
     guest: String,
 }
 
-/// Runs all tests with one guest, and counts each. Without the kernel's source they are not possible.
+/// Runs all tests with one guest, and counts each result. Without the kernel's source, the tests are not possible.
 ///
 /// # Errors
-/// Returns an error if a signal comes.
+/// Returns an error if a signal arrives.
 pub fn run(bench: &Bench, tally: &mut Tally) -> Result<()> {
     let tests: Vec<_> = Test::all().into_iter().filter(|test| bench.args.only.has(&test.name())).collect();
     if tests.is_empty() {
@@ -198,7 +198,7 @@ pub fn run(bench: &Bench, tally: &mut Tally) -> Result<()> {
     }
 }
 
-/// A guest, a namespace, and the adapters between them. Dropped in this order.
+/// A guest, a namespace, and the adapters between them. The fields are dropped in this order.
 struct Ends {
     machine: Machine,
     relay: Program,
@@ -255,13 +255,13 @@ impl Ends {
         wait_for_sockets(test, &mut receiver)?;
         let sent = self.machine.run(&format!("{} {}", test.program, test.arguments(&self.macs, false, "eth0")));
         let judged = end_well(receiver);
-        // A satisfied receiver has received every expected packet.
+        // A receiver that ends successfully has received every expected packet.
         judged.and(sent.map(drop))
     }
 
     fn host_sends(&mut self, test: &Test) -> Result<()> {
         let arguments = test.arguments(&self.macs, true, "eth0");
-        // $! in the later commands is still this one: they run in the same shell.
+        // The later commands run in the same shell, so $! is still the id of this program.
         self.machine.run(&format!("{} {arguments} >/tmp/log 2>&1 &", test.program))?;
         self.machine.run(&format!("while kill -0 $! && ! {}; do usleep 10000; done", sockets_there(test)))?;
         let sent = self.start_on_host(test, false).and_then(end_well);
@@ -276,13 +276,13 @@ impl Ends {
     }
 }
 
-/// Waits until a program has ended, and takes its verdict.
+/// Waits until a program has ended, and returns its verdict.
 fn end_well(mut program: Program) -> Result<()> {
     let status = program.wait_end(END_TIMEOUT)?;
     if status.success() {
         return Ok(());
     }
-    // Its last output may still be on its way.
+    // The last output of the program may not have arrived yet.
     stop::sleep(LOOK)?;
     failed(format!("on the host: {status}{}", program.tail()))
 }
@@ -298,15 +298,15 @@ fn wait_for_sockets(test: &Test, receiver: &mut Program) -> Result<()> {
     failed(format!("the receiver opened no sockets within {READY_TIMEOUT:?}{}", receiver.tail()))
 }
 
-/// Returns whether a receiver is ready, by the tables of its namespace. `csum` opens its UDP socket last, `gro` binds
-/// its only socket last.
+/// Returns whether a receiver is ready, according to the tables of its namespace. As its last step, `csum` opens its
+/// UDP socket, and `gro` binds its only socket.
 fn has_sockets(test: &Test, net: &Path) -> bool {
     let read = |file: &str| fs::read_to_string(net.join(file)).unwrap_or_default();
     if test.program == "csum" {
         let port = format!(":{CSUM_PORT:04X} ");
         return ["udp", "udp6"].iter().any(|file| read(file).contains(&port));
     }
-    // Columns: sk, RefCnt, Type, Proto, Iface, …; the interface is 0 before the socket is bound.
+    // The columns are sk, RefCnt, Type, Proto, Iface, …. The interface is 0 before the socket is bound.
     let is_bound = |line: &str| line.split_whitespace().nth(4).is_some_and(|index| index != "0");
     read("packet").lines().skip(1).any(is_bound)
 }
@@ -322,21 +322,20 @@ fn sockets_there(test: &Test) -> String {
 
 fn relay(socket: &str, ns: &NetNs) -> Result<Program> {
     let mut command = relay_command(socket, MTU)?;
-    // A TAP treats a frame with a verified checksum as one with a checksum still to be written; `csum` skips such
-    // frames.
+    // A TAP treats a frame with a verified checksum like a frame with a partial checksum, and `csum` skips such frames.
     command.args(["--hold-usecs", &HOLD_USECS.to_string(), "--tap-without-rx-checksum"]);
     start_relay(command, socket, ns)
 }
 
-/// Lets only the adapter coalesce, not the guest's kernel, and makes addresses valid at once, without detection of
-/// duplicates.
+/// Turns off coalescing in the guest's kernel, so that only the adapter coalesces. Turns off duplicate address
+/// detection, so that addresses are valid at once.
 fn set_up_guest(machine: &mut Machine) -> Result<()> {
     machine.run("ethtool -K eth0 gro off")?;
     machine.run("echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad")?;
     machine.run(&format!("ip -6 address add {GUEST_V6}/{PREFIX_V6_LEN} dev eth0")).map(drop)
 }
 
-/// Gives the host's end its addresses; returns its Ethernet address.
+/// Sets the addresses of the host's end, and returns its Ethernet address.
 fn set_up_host(ns: &NetNs) -> Result<String> {
     prepare_host(ns, MTU)?;
     let prepared = ns.run(|| {

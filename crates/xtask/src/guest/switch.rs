@@ -1,5 +1,5 @@
-//! Two guests on one switch of `offramp up`: bytes over TCP both ways at once, judged by their SHA-256, while
-//! one guest's offloads are switched off and on.
+//! Tests of two guests on one switch of `offramp up`. Both guests send bytes over TCP at the same time, checked by
+//! SHA-256, while one guest's offloads are switched off and on.
 
 use super::{Bench, GuestKind, behind_port, options};
 use crate::tcp;
@@ -12,14 +12,14 @@ use offramp_testbed::scratch::Scratch;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 
-/// Port of each guest's service: it answers with the SHA-256 of the received bytes.
+/// Port of each guest's service, which answers with the SHA-256 of the received bytes.
 const SERVICE: u16 = 5001;
-/// Minimum segments in a mean super-frame of an emulated guest: it seldom fills one, and half of the frames are
-/// acknowledgements. A guest at native speed sends each write of `nc`, a kilobyte, on its own, so only some of its
-/// frames are super-frames.
+/// Minimum mean number of segments per frame from an emulated guest. Such a guest seldom fills a super-frame, and half
+/// of the frames are acknowledgements. A guest at native speed sends each write of `nc`, one kilobyte, separately, so
+/// only some of its frames are super-frames.
 const SEGMENTS_MIN: u64 = 2;
 
-/// The guest in User Mode Linux with a control queue served by its port; it has the older kind of rings.
+/// Name of the User Mode Linux guest whose port serves the control queue. This guest has split rings.
 const COMMANDING: &str = "vm1";
 
 /// A guest and its port.
@@ -32,7 +32,7 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Returns both guests, not started: one with packed rings, one with split ones.
+    /// Returns both guests, not started yet: one with packed rings, and one with split rings.
     pub(super) fn both() -> [Self; 2] {
         let second = Ipv4Addr::new(198, 18, 0, 3);
         [
@@ -45,7 +45,7 @@ impl Guest {
         scratch.file(&format!("{}.sock", self.port))
     }
 
-    /// Returns its port in the daemon's file.
+    /// Returns the section of the guest's port in the daemon's file.
     pub(super) fn section(&self, bench: &Bench) -> String {
         let (port, socket) = (self.port, self.socket(&bench.scratch));
         let more = match bench.args.kind {
@@ -81,12 +81,12 @@ impl Guest {
         self.machine.as_mut().ok_or_else(|| Failure::Failed(format!("{} was not started", self.port)))
     }
 
-    /// Waits for the boot, and starts the guest's service at [`SERVICE`].
+    /// Waits for the boot, and starts the guest's service on port [`SERVICE`].
     pub(super) fn wait_until_ready(&mut self) -> Result<()> {
         let machine = self.machine()?;
         machine.wait_until_ready()?;
         machine.run(&format!("nc -ll -p {SERVICE} -e sha256sum >/dev/null 2>&1 &"))?;
-        // An earlier connection would be refused.
+        // Wait until the service listens, because an earlier connection would be refused.
         machine.run(&format!("until grep -q ':{SERVICE:04X} ' /proc/net/tcp /proc/net/tcp6; do usleep 10000; done"))?;
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Guest {
 /// Runs the case.
 ///
 /// # Errors
-/// Returns an error if something does not start, other bytes arrive, or a switch changes nothing.
+/// Returns an error if a process does not start, wrong bytes arrive, or switching an offload has no effect.
 pub fn run(bench: &Bench) -> Result<()> {
     on_one_switch(bench, judge)
 }
@@ -134,7 +134,7 @@ fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon) -> Result<()> 
     daemon.set("vm1", &["all", "off"])?;
     let [first, second] =
         exchange(guests, daemon, &expected).map_err(|why| why.during("with the offloads of vm1 off"))?;
-    // The offloads of vm1's sends were agreed at its set-up, and stay: so vm0 still gets super-frames.
+    // The transmit offloads of vm1 were negotiated at its setup and do not change, so vm0 still receives super-frames.
     first.expect_super_frames(bench.args.kind)?;
     second.expect_single_frames()?;
 
@@ -143,7 +143,7 @@ fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon) -> Result<()> 
     counts.iter().try_for_each(|counts| counts.expect_super_frames(bench.args.kind))
 }
 
-/// Sends each guest's `/payload` to the other, at the same time. Returns the counters of each port.
+/// Sends each guest's `/payload` to the other guest, at the same time. Returns the counters of each port.
 pub(super) fn exchange(guests: &mut [Guest; 2], daemon: &Daemon, expected: &str) -> Result<[Counts; 2]> {
     let ports = guests.each_ref().map(|guest| guest.port);
     let addresses = guests.each_ref().map(|guest| guest.address);
@@ -162,13 +162,13 @@ pub(super) fn exchange(guests: &mut [Guest; 2], daemon: &Daemon, expected: &str)
     Ok([first.since(&before[0]), second.since(&before[1])])
 }
 
-/// The frames from a port to its guest.
+/// The number of frames from a port to its guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) port: &'static str,
-    /// Frames of the wire: a super-frame counts as the number of its segments.
+    /// Number of wire frames. A super-frame counts as its number of segments.
     pub(super) frames: u64,
-    /// Frames as seen by the guest.
+    /// Number of frames delivered to the guest.
     pub(super) host_frames: u64,
 }
 
@@ -200,7 +200,7 @@ impl Counts {
     }
 }
 
-/// Returns the counters of both ports from `offramp show --json` (`docs/control.md`).
+/// Returns the counters of both ports in the output of `offramp show --json` (`docs/control.md`).
 fn counts(shown: &Value, ports: [&'static str; 2]) -> Result<[Counts; 2]> {
     let of = |name: &'static str| {
         let port = shown["ports"].as_array()?.iter().find(|port| port["name"] == name)?;

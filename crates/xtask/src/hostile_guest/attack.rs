@@ -1,4 +1,5 @@
-//! The program in the hostile guest: it takes the card from its driver, and fills its rings with frames and chains.
+//! The program in the hostile guest. It detaches the card from its driver, and fills the card's rings with frames and
+//! chains.
 
 use super::device::{BUFFERS, Descriptor, Device, TABLES};
 use offramp_testbed::failure::{Doing, Result};
@@ -6,26 +7,26 @@ use offramp_testbed::frames;
 use offramp_testbed::stop;
 use std::time::{Duration, Instant};
 
-/// Flags of a descriptor (virtio 1.3, 2.7.5): another follows, the device writes, a table of descriptors.
+/// Flags of a descriptor (virtio 1.3, 2.7.5): the chain continues, the device writes, indirect table.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
-/// Bytes of a virtio header, and from one buffer to the next.
+/// Length of a virtio header, and distance between two buffers, in bytes.
 const HEADER_LEN: usize = 12;
 const BUFFER: u64 = 0x800;
-/// An address outside of the guest's memory.
+/// An address outside the guest's memory.
 const NOWHERE: u64 = 0xdead_0000_0000;
-/// Time of one kind of bad chain.
+/// Duration of each kind of bad chain.
 const KIND_TIME: Duration = Duration::from_millis(50);
-/// A ring without returned chains for this long has stopped: the card is reset.
+/// If no chain is returned for this time, the ring has stopped and the card is reset.
 const STOPPED_TIME: Duration = Duration::from_millis(200);
-/// Kinds of Ethernet payload, and the operations of ARP (RFC 826).
+/// EtherTypes, and operations of ARP (RFC 826).
 const IPV4: [u8; 2] = [0x08, 0x00];
 const ARP: [u8; 2] = [0x08, 0x06];
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// An address without an owner.
+/// An address that belongs to no station.
 const NOBODY: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 
 /// An attack of a hostile guest.
@@ -63,12 +64,12 @@ pub struct Station {
     pub ip: [u8; 4],
 }
 
-/// The attacking guest, and its victim.
+/// The attacking guest, and the victim.
 pub const HOSTILE: Station = Station { mac: [2, 0, 0, 0, 0, 0x11], ip: [198, 18, 0, 3] };
 pub const VICTIM: Station = Station { mac: [2, 0, 0, 0, 0, 0x10], ip: [198, 18, 0, 2] };
 const HOST_IP: [u8; 4] = [198, 18, 0, 1];
 
-/// Attacks until a signal comes.
+/// Attacks until a signal arrives.
 ///
 /// # Errors
 /// Returns an error if the card is not available.
@@ -105,7 +106,8 @@ fn send_frames(device: &mut Device, frames: &[Vec<u8>]) -> Result<()> {
     Ok(())
 }
 
-/// Sends one kind after another. If a kind stops the ring, it has done its work, and the card is reset.
+/// Sends one kind of bad chains after another. If a kind stops the ring, the attack was effective, and the card is
+/// reset.
 fn send_bad_chains(device: &mut Device) -> Result<()> {
     device.start()?;
     let rings = bad_rings(device.size());
@@ -131,11 +133,12 @@ fn send_bad_chains(device: &mut Device) -> Result<()> {
     Ok(())
 }
 
-/// Content of the indirect tables: a descriptor with itself as a table, and one with itself as the next.
+/// Content of the indirect tables: a descriptor whose table is itself, and a descriptor whose next descriptor is
+/// itself.
 const NESTED: Descriptor = Descriptor { address: TABLES, len: 16, flags: INDIRECT, next: 0 };
 const LOOP: Descriptor = Descriptor { address: BUFFERS, len: 1, flags: NEXT, next: 0 };
 
-/// Returns the rings of all kinds of bad chains: the descriptors, and the heads in the avail ring.
+/// Returns a ring for each kind of bad chain: the descriptors, and the heads in the avail ring.
 fn bad_rings(size: u16) -> Vec<(Vec<Descriptor>, Vec<u16>)> {
     let ring = |of: &dyn Fn(u16) -> Descriptor| ((0..size).map(of).collect::<Vec<_>>(), (0..size).collect::<Vec<_>>());
     let same = |address, len, flags, next| ring(&|_| Descriptor { address, len, flags, next });
@@ -148,30 +151,30 @@ fn bad_rings(size: u16) -> Vec<(Vec<Descriptor>, Vec<u16>)> {
     let mut heads = same(BUFFERS, 100, 0, 0);
     heads.1.fill(u16::MAX);
     vec![
-        // Loops: of one descriptor, and of all of them.
+        // Loops of one descriptor, and of all descriptors.
         chain(&|index| index),
         chain(&|index| (index + 1) % size),
-        // Chains as long as the ring, one byte in each buffer.
+        // Chains as long as the ring, with one byte in each buffer.
         chain(&|index| index + 1),
-        // The next one is outside of the ring.
+        // The next descriptor is outside the ring.
         same(BUFFERS, 100, NEXT, u16::MAX),
-        // Buffers outside of memory, and around the end of all addresses.
+        // Buffers outside memory, and buffers that wrap around the end of the address space.
         same(NOWHERE, 100, 0, 0),
         same(u64::MAX - 10, 100, 0, 0),
         same(BUFFERS, u32::MAX, 0, 0),
-        // Buffers without a byte, shorter than a header, and for the device to write.
+        // Empty buffers, buffers shorter than a header, and device-writable buffers.
         same(BUFFERS, 0, 0, 0),
         same(BUFFERS, 5, 0, 0),
         same(BUFFERS, 100, WRITE, 0),
-        // Tables: in a table, in a loop, not a multiple of a descriptor's length, too long, outside of memory, with a
-        // next one.
+        // Indirect tables: nested, in a loop, not a multiple of a descriptor's length, too long, outside memory, and
+        // with a next descriptor.
         same(TABLES, 16, INDIRECT, 0),
         same(TABLES + 16, 16, INDIRECT, 0),
         same(TABLES, 17, INDIRECT, 0),
         same(TABLES, u32::MAX - 15, INDIRECT, 0),
         same(NOWHERE, 16, INDIRECT, 0),
         same(TABLES, 16, INDIRECT | NEXT, 0),
-        // The avail ring names no descriptor: the ring stops.
+        // The avail ring contains an index that is not a descriptor, so the ring stops.
         heads,
     ]
 }
@@ -182,7 +185,7 @@ fn ethernet(destination: [u8; 6], source: [u8; 6], ethertype: [u8; 2], payload: 
     frame
 }
 
-/// Builds a datagram to the port "discard" (RFC 863), without a checksum.
+/// Builds a UDP datagram to the port "discard" (RFC 863), without a UDP checksum.
 fn udp(from: Station, to: Station) -> Vec<u8> {
     let mut ip = [&[0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0], &from.ip[..], &to.ip].concat();
     let checksum = !frames::ones_complement(&ip);
@@ -196,7 +199,7 @@ fn arp(destination: [u8; 6], source: [u8; 6], operation: u8, sender: Station, ta
     ethernet(destination, source, ARP, &[&fixed[..], &sender.mac, &sender.ip, &target.mac, &target.ip].concat())
 }
 
-/// Builds frames with the guest's own addresses; the switch forwards few of them.
+/// Builds frames with the guest's own addresses. The switch forwards only a few of these frames.
 fn flood(host: Station) -> Vec<Vec<u8>> {
     vec![
         udp(HOSTILE, Station { mac: NOBODY, ..host }),
@@ -205,7 +208,7 @@ fn flood(host: Station) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Builds frames with addresses of others: not one may pass.
+/// Builds frames with addresses of other stations. No such frame may pass.
 fn spoofed(host: Station) -> Vec<Vec<u8>> {
     let as_host = Station { mac: HOSTILE.mac, ..host };
     let as_victim = Station { mac: HOSTILE.mac, ..VICTIM };

@@ -1,34 +1,35 @@
-//! A virtio network card, driven from user space: the guest's root needs no driver for arbitrary content of its rings.
+//! A virtio network card, driven from user space, so that the guest's root can write arbitrary ring contents without a
+//! driver.
 //!
-//! Registers are reached through the card's window in PCI configuration space (virtio 1.3, 4.1.4.9), memory through
-//! `/dev/mem`. Both are files, so this needs no mapping.
+//! Registers are accessed through the card's window in PCI configuration space (virtio 1.3, 4.1.4.9), and memory
+//! through `/dev/mem`. Both are files, so no mapping is needed.
 
 use offramp_testbed::failure::{Doing, Result, failed};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Address of memory unused by the guest's kernel, in bytes. `/dev/mem` may write there; kernels protect their own
-/// memory.
+/// Physical address of memory that the guest's kernel does not use. `/dev/mem` can write there, while kernels protect
+/// their own memory.
 const MEMORY: u64 = 0x1000_0000;
-/// Keeps the kernel out of it: `memmap=` in its documentation (`admin-guide/kernel-parameters.txt`).
+/// Kernel argument that reserves this memory: `memmap=` in `admin-guide/kernel-parameters.txt`.
 pub const KERNEL_ARGUMENT: &str = "memmap=4M$0x10000000";
-/// Offsets of the parts of a ring, and of the next ring: room for 1024 descriptors.
+/// Offsets of the areas of a ring, and distance to the next ring: sufficient for 1024 descriptors.
 const AVAIL: u64 = 0x8000;
 const USED: u64 = 0x1_0000;
 const RING: u64 = 0x2_0000;
-/// Addresses of indirect tables and frames.
+/// Addresses of the indirect tables and of the frames.
 pub const TABLES: u64 = MEMORY + 0x10_0000;
 pub const BUFFERS: u64 = MEMORY + 0x20_0000;
 
-/// PCI configuration space (PCI Local Bus Specification 3.0, 6.1 and 6.7).
+/// Registers in PCI configuration space (PCI Local Bus Specification 3.0, 6.1 and 6.7).
 const COMMAND: u64 = 0x04;
 const COMMAND_MEMORY_MASTER_NO_INTX: u16 = 0x0406;
 const CAPABILITIES: u64 = 0x34;
 const VENDOR_CAPABILITY: u8 = 0x09;
-/// Vendor of virtio devices (virtio 1.3, 4.1.2).
+/// PCI vendor id of virtio devices (virtio 1.3, 4.1.2).
 const VENDOR: &str = "0x1af4";
-/// Kinds of capability and their fields (4.1.4).
+/// Types of capabilities, and offsets of their fields (4.1.4).
 const COMMON: u8 = 1;
 const NOTIFY: u8 = 2;
 const WINDOW: u8 = 5;
@@ -36,7 +37,7 @@ const CAPABILITY_KIND: u64 = 3;
 const CAPABILITY_OFFSET: u64 = 8;
 const CAPABILITY_LEN: u64 = 12;
 const CAPABILITY_DATA: u64 = 16;
-/// The common configuration (4.1.4.3).
+/// Offsets in the common configuration (4.1.4.3).
 const DRIVER_FEATURE_SELECT: u32 = 8;
 const DRIVER_FEATURE: u32 = 12;
 const STATUS: u32 = 20;
@@ -45,19 +46,19 @@ const QUEUE_SIZE: u32 = 24;
 const QUEUE_ENABLE: u32 = 28;
 const QUEUE_NOTIFY_OFF: u32 = 30;
 const QUEUE_ADDRESSES: u32 = 32;
-/// Device status (2.1).
+/// Bits of the device status (2.1).
 const ACKNOWLEDGE_DRIVER: u32 = 3;
 const FEATURES_OK: u32 = 8;
 const DRIVER_OK: u32 = 4;
-/// Features, by word: indirect descriptors; `VERSION_1`.
+/// Accepted features, by 32-bit word: indirect descriptors, and `VERSION_1`.
 const FEATURES: [u32; 2] = [1 << 28, 1];
-/// Avail ring: no interrupts, please (2.7.6).
+/// Flag of the avail ring that suppresses interrupts (2.7.6).
 const NO_INTERRUPT: u16 = 1;
 
-/// The transmit queue of the first pair.
+/// Index of the transmit queue of the first pair.
 const TRANSMIT: u32 = 1;
 
-/// A descriptor of a split ring (2.7.5), also in an indirect table.
+/// A descriptor of a split ring or of an indirect table (2.7.5).
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
     pub address: u64,
@@ -73,7 +74,7 @@ impl Descriptor {
     }
 }
 
-/// The card, taken from its driver.
+/// The card, detached from its driver.
 #[derive(Debug)]
 pub struct Device {
     config: File,
@@ -85,16 +86,16 @@ pub struct Device {
     /// Address for notifications of the transmit queue.
     doorbell: u32,
     size: u16,
-    /// Chains made available to the transmit queue, and chains returned by it: both wrap around.
+    /// Number of chains made available on the transmit queue, and of returned chains. Both numbers wrap around.
     avail: u16,
     used: u16,
 }
 
 impl Device {
-    /// Takes the guest's card from its driver, and resets it.
+    /// Detaches the guest's card from its driver, and resets the card.
     ///
     /// # Errors
-    /// Returns an error if there is none, or it has no modern interface.
+    /// Returns an error if the guest has no virtio card, or the card has no modern interface.
     pub fn open() -> Result<Self> {
         let path = find()?;
         let unbind = path.join("driver/unbind");
@@ -117,12 +118,12 @@ impl Device {
         Ok(device)
     }
 
-    /// Resets the card: its rings stop.
+    /// Resets the card, which stops its rings.
     pub fn reset(&mut self) -> Result<()> {
         self.set(STATUS, 1, 0)
     }
 
-    /// Sets the card up with both rings of a pair; they are empty.
+    /// Sets up the card with both rings of a pair, which are empty.
     pub fn start(&mut self) -> Result<()> {
         self.reset()?;
         self.set(STATUS, 1, ACKNOWLEDGE_DRIVER)?;
@@ -150,23 +151,24 @@ impl Device {
         }
         (self.avail, self.used) = (0, 0);
         self.set(STATUS, 1, ACKNOWLEDGE_DRIVER | FEATURES_OK | DRIVER_OK)?;
-        // Every later access of the window is a kick.
+        // From here on, every access to the window is a kick.
         self.select(self.doorbell, 2)
     }
 
-    /// Returns the number of descriptors of the transmit ring.
+    /// Returns the number of descriptors in the transmit ring.
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Writes descriptors into the transmit ring from its first one, and the heads into its avail ring.
+    /// Writes descriptors into the transmit ring, starting with the first entry, and writes the heads into its avail
+    /// ring.
     pub fn lay_out(&self, descriptors: &[Descriptor], heads: &[u16]) -> Result<()> {
         let ring = MEMORY + u64::from(TRANSMIT) * RING;
         self.write(ring, &descriptors.iter().flat_map(Descriptor::bytes).collect::<Vec<_>>())?;
         self.write(ring + AVAIL + 4, &heads.iter().flat_map(|head| head.to_le_bytes()).collect::<Vec<_>>())
     }
 
-    /// Makes every free place of the avail ring available, and kicks. Returns whether chains came back.
+    /// Makes every free entry of the avail ring available, and kicks. Returns whether chains were returned.
     pub fn send(&mut self) -> Result<bool> {
         let ring = MEMORY + u64::from(TRANSMIT) * RING;
         let mut used = [0; 2];
@@ -210,7 +212,7 @@ impl Device {
     }
 }
 
-/// Finds the one virtio device of the guest.
+/// Returns the path of the guest's only virtio device.
 fn find() -> Result<PathBuf> {
     const DEVICES: &str = "/sys/bus/pci/devices";
     let paths = fs::read_dir(DEVICES).doing(DEVICES)?.filter_map(|entry| Some(entry.ok()?.path()));
@@ -219,7 +221,7 @@ fn find() -> Result<PathBuf> {
     paths.into_iter().find(is_virtio).map_or_else(|| failed("no virtio device"), Ok)
 }
 
-/// Returns the offset of a capability of that kind in configuration space.
+/// Returns the offset of the capability of type `kind` in configuration space.
 fn capability(config: &File, kind: u8) -> Option<u64> {
     let byte = |at: u64| Some(read(config, at, 1).ok()? as u8);
     let mut at = byte(CAPABILITIES)?;

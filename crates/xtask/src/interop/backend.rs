@@ -1,4 +1,4 @@
-//! The backend at the other end of the guests' sockets.
+//! The backend, which is at the other end of the guests' sockets.
 
 use super::case::{Case, Shape};
 use offramp_testbed::failure::{Doing, Result};
@@ -7,15 +7,15 @@ use offramp_testbed::testpmd::{Config, Memory, Testpmd};
 use std::process::Command;
 use std::time::Duration;
 
-/// Longest IP packet for offramp here, bytes: the longest of the captures.
+/// Maximum IP packet in bytes for offramp in these tests: the longest packet in the captures.
 const MTU: u32 = 9000;
-/// Time from the start of offramp to its ports being there.
+/// Time limit from the start of offramp until its ports exist.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Buffers of DPDK's backend: 8 queues of 256 entries on two ports.
+/// Number of buffers of DPDK's backend, for 8 queues with 256 entries on two ports.
 const BUFFERS: u32 = 16_384;
 /// Memory of DPDK's backend in MiB.
 const MEMORY_MIB: u64 = super::guest::MEMORY_MIB;
-/// The backend's processor; the guests have the other one.
+/// The backend's processor. The guests use the other processor.
 const CPU: usize = 0;
 
 /// The backend's program.
@@ -30,9 +30,9 @@ pub enum BackendKind {
 /// A running backend.
 #[derive(Debug)]
 pub enum Running {
-    /// DPDK's.
+    /// DPDK's backend.
     Dpdk(Testpmd),
-    /// Ours.
+    /// offramp's backend.
     Offramp(Program),
 }
 
@@ -70,7 +70,7 @@ fn offramp_command(case: &Case, sockets: &[String]) -> Result<Command> {
 /// Returns the command that starts a backend.
 ///
 /// # Errors
-/// Returns an error if its program is not there.
+/// Returns an error if the backend's program does not exist.
 pub fn command(kind: BackendKind, case: &Case, sockets: &[String], memory: Memory) -> Result<Command> {
     match kind {
         BackendKind::Dpdk => Ok(dpdk_config(case, sockets, memory).command()?.0),
@@ -82,11 +82,11 @@ impl Running {
     /// Starts a backend on these sockets.
     ///
     /// # Errors
-    /// Returns an error if it cannot be started.
+    /// Returns an error if the backend cannot be started.
     pub fn start(kind: BackendKind, case: &Case, sockets: &[String], memory: Memory) -> Result<Self> {
         if !case.guest_listens {
             for socket in sockets {
-                // A missing file need not be removed.
+                // The removal fails if the file does not exist.
                 let _ = std::fs::remove_file(socket);
             }
         }
@@ -98,10 +98,10 @@ impl Running {
         }
     }
 
-    /// Waits until it carries frames.
+    /// Waits until the backend forwards frames.
     ///
     /// # Errors
-    /// Returns an error if it is not ready in time.
+    /// Returns an error if the backend is not ready in time.
     pub fn wait_ready(&mut self) -> Result<()> {
         match self {
             Self::Dpdk(testpmd) => {
@@ -114,7 +114,7 @@ impl Running {
         }
     }
 
-    /// Returns the end of its output, for a message.
+    /// Returns the end of the backend's output, for a message.
     pub fn tail(&self) -> String {
         match self {
             Self::Dpdk(testpmd) => testpmd.tail(),

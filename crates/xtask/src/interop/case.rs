@@ -1,20 +1,20 @@
-//! The cases: ring paths of DPDK's virtio driver, shapes of the bench, and the events in between.
+//! The test cases: ring paths of DPDK's virtio driver, shapes of the bench, and events between two exchanges.
 
-/// Entries of a ring with a power of two.
+/// Number of entries of a ring whose size is a power of two.
 const RING_ENTRIES: u16 = 256;
-/// Entries of a packed ring without a power of two.
+/// Number of entries of a packed ring whose size is not a power of two.
 const RING_ENTRIES_ODD: u16 = 255;
 
 /// A ring path of DPDK's virtio driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPath {
-    /// Its name in DPDK's test plans.
+    /// The path's name in DPDK's test plans.
     pub name: &'static str,
-    /// The port's arguments for it.
+    /// The port's arguments that select the path.
     pub arguments: &'static str,
-    /// A frame may be received into several buffers.
+    /// True if a frame can be received into several buffers.
     pub mergeable: bool,
-    /// Entries of each ring.
+    /// Number of entries of each ring.
     pub entries: u16,
 }
 
@@ -22,7 +22,7 @@ const fn path(name: &'static str, arguments: &'static str, mergeable: bool) -> R
     RingPath { name, arguments, mergeable, entries: RING_ENTRIES }
 }
 
-/// Every path, those of the short run first.
+/// All paths. The paths of the short run come first.
 pub const PATHS: [RingPath; 12] = [
     path("split mergeable", "packed_vq=0,mrg_rxbuf=1,in_order=0", true),
     path("packed mergeable", "packed_vq=1,mrg_rxbuf=1,in_order=0", true),
@@ -48,18 +48,18 @@ const SHORT_PATHS: usize = 4;
 /// An event between two exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing; there is one exchange.
+    /// No event: the case has only one exchange.
     None,
     /// The guest stops and starts its ports.
     PortRestart,
-    /// The guest is killed, and comes back.
+    /// The guest is killed and started again.
     GuestReconnects,
-    /// The backend is killed, and comes back.
+    /// The backend is killed and started again.
     BackendReconnects,
 }
 
 impl Event {
-    /// Returns its name in a message.
+    /// Returns the event's name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "nothing",
@@ -70,17 +70,17 @@ impl Event {
     }
 }
 
-/// The connection of guests by the backend.
+/// The way in which the backend connects guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// One guest gets back what it sends.
+    /// One guest receives its own frames.
     Echo,
-    /// Two guests get what the other sends.
+    /// Each of two guests receives the other's frames.
     Relay,
 }
 
 impl Shape {
-    /// Its name in a message.
+    /// Returns the shape's name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Echo => "loopback",
@@ -89,23 +89,23 @@ impl Shape {
     }
 }
 
-/// One case.
+/// A test case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// The guests' ring path.
     pub path: RingPath,
-    /// The connection of guests and backend.
+    /// The way in which the backend connects the guests.
     pub shape: Shape,
-    /// The guest has the listening socket (virtio-user's server mode), not the backend.
+    /// True if the guest has the listening socket (virtio-user's server mode), not the backend.
     pub guest_listens: bool,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub queues: u16,
     /// The event between two exchanges.
     pub event: Event,
 }
 
 impl Case {
-    /// Returns shape, event and path in words.
+    /// Returns the case's name, made of shape, event and path.
     pub fn name(&self) -> String {
         let mut parts = vec![self.shape.name().to_owned()];
         if self.guest_listens {

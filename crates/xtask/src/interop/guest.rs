@@ -1,5 +1,5 @@
-//! A guest: a testpmd between captures and its virtio-user port. It forwards one capture into the port, and the port's
-//! frames into another.
+//! A guest: a testpmd between capture files and its virtio-user port. The testpmd forwards one capture into the port,
+//! and the port's frames into another capture.
 
 use super::case::Case;
 use crate::pcap::{self, Order};
@@ -11,19 +11,19 @@ use offramp_testbed::testpmd::output::Link;
 use offramp_testbed::testpmd::{Config, Memory, Testpmd};
 use std::time::Duration;
 
-/// Memory of one guest in MiB: buffers for 8 queues of 256 entries, and DPDK's own.
+/// Memory of one guest in MiB, for the buffers of 8 queues with 256 entries and for DPDK itself.
 pub const MEMORY_MIB: u64 = 256;
-/// Buffers of one guest: rings of 8 queues on two ports, and the frames under way.
+/// Number of buffers of one guest, for rings of 8 queues on two ports and for frames in flight.
 const BUFFERS: u32 = 16_384;
-/// The virtio-user port (the first `--vdev`).
+/// Index of the virtio-user port (the first `--vdev`).
 const VIRTIO_PORT: usize = 0;
-/// The port of captures (the second).
+/// Index of the capture port (the second `--vdev`).
 const PCAP_PORT: usize = 1;
-/// Time from a change at the other end to the change of the link.
+/// Time limit from a change at the other end to the change of the link.
 const LINK_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval between two polls of the link.
 const LOOK: Duration = Duration::from_millis(100);
-/// The processor of guests; the backend has the other one.
+/// The guests' processor. The backend uses the other processor.
 const CPU: usize = 1;
 
 /// The configuration of a guest.
@@ -32,14 +32,14 @@ pub struct GuestConfig {
     index: usize,
     case: Case,
     memory: Memory,
-    /// Its vhost-user socket.
+    /// Path of the guest's vhost-user socket.
     pub socket: String,
     sent: Vec<String>,
     received: Vec<String>,
 }
 
 impl GuestConfig {
-    /// Configures the guest with that index in a case.
+    /// Returns the configuration of guest `index` in a case.
     pub fn new(case: &Case, index: usize, memory: Memory, scratch: &Scratch) -> Self {
         let file = |kind: &str, queue| scratch.file(&format!("{kind}-{index}-{queue}.pcap"));
         Self {
@@ -52,7 +52,7 @@ impl GuestConfig {
         }
     }
 
-    /// Returns the configuration of its testpmd.
+    /// Returns the configuration of the guest's testpmd.
     pub fn testpmd(&self) -> Config {
         let Case { path, queues, guest_listens, .. } = self.case;
         let virtio = format!(
@@ -81,7 +81,7 @@ impl GuestConfig {
             memory: self.memory,
             memory_mib: MEMORY_MIB,
             vdevs: vec![virtio, pcap],
-            // The vectorized paths of packed rings are written for AVX-512 alone.
+            // The vectorized paths of packed rings exist only for AVX-512.
             eal_args: vec!["--force-max-simd-bitwidth=512".to_owned()],
             args,
         }
@@ -97,10 +97,10 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Writes its captures and starts it.
+    /// Writes the guest's captures, and starts the guest.
     ///
     /// # Errors
-    /// Returns an error if either fails.
+    /// Returns an error if writing or starting fails.
     pub fn start(config: GuestConfig) -> Result<Self> {
         let seed = |queue| 1 + config.index as u64 * 1000 + queue as u64;
         let frames: Vec<_> =
@@ -112,13 +112,13 @@ impl Guest {
         Ok(Self { config, frames, testpmd })
     }
 
-    /// Waits until it takes commands.
+    /// Waits until the guest accepts commands.
     ///
     /// # Errors
-    /// Returns an error if it is not ready in time.
+    /// Returns an error if the guest is not ready in time.
     pub fn wait_ready(&mut self) -> Result<()> {
         self.testpmd.wait_ready()?;
-        // A frame without room is tried again: only the backend may lose frames here.
+        // Retry frames that find no room, so that only the backend can lose frames.
         self.testpmd.tell("set fwd io retry")?;
         self.testpmd.tell("set burst tx delay 10 retry 100000")
     }
@@ -126,15 +126,15 @@ impl Guest {
     /// Waits until the virtio-user port has a link.
     ///
     /// # Errors
-    /// Returns an error if it has none in time.
+    /// Returns an error if the port has no link in time.
     pub fn wait_link_up(&mut self) -> Result<()> {
         self.wait_link(Link::Up)
     }
 
-    /// Waits until the virtio-user port notices the backend's end.
+    /// Waits until the virtio-user port notices that the backend has ended.
     ///
     /// # Errors
-    /// Returns an error if it does not notice in time.
+    /// Returns an error if the port does not notice in time.
     pub fn wait_link_down(&mut self) -> Result<()> {
         self.wait_link(Link::Down)
     }
@@ -148,10 +148,10 @@ impl Guest {
         )
     }
 
-    /// Starts to send and to receive.
+    /// Starts sending and receiving.
     ///
     /// # Errors
-    /// Returns an error if it has ended.
+    /// Returns an error if the guest has ended.
     pub fn begin(&mut self) -> Result<()> {
         self.testpmd.tell("clear port stats all")?;
         self.testpmd.tell("start")
@@ -160,25 +160,25 @@ impl Guest {
     /// Stops sending and receiving.
     ///
     /// # Errors
-    /// Returns an error if it does not in time.
+    /// Returns an error if the guest does not stop in time.
     pub fn end(&mut self) -> Result<()> {
         self.testpmd.stop_forwarding()
     }
 
-    /// Returns the number of its frames in one exchange.
+    /// Returns the number of frames that the guest sends in one exchange.
     pub fn sent_frames(&self) -> usize {
         self.frames.iter().map(Vec::len).sum()
     }
 
-    /// Returns the number of frames received and written down.
+    /// Returns the number of frames received and written to captures.
     ///
     /// # Errors
-    /// Returns an error if it does not answer.
+    /// Returns an error if the guest does not answer.
     pub fn delivered(&mut self) -> Result<u64> {
         Ok(self.testpmd.port_stats(PCAP_PORT)?.tx_packets)
     }
 
-    /// Stops and starts all its ports: rings are set up anew, and captures begin again.
+    /// Stops and starts all ports of the guest, which sets up new rings and restarts the captures.
     ///
     /// # Errors
     /// Returns an error if a port does not start.
@@ -186,7 +186,7 @@ impl Guest {
         self.restart("all")
     }
 
-    /// Lets its captures begin again.
+    /// Restarts the guest's captures.
     ///
     /// # Errors
     /// Returns an error if the port does not start.
@@ -201,24 +201,24 @@ impl Guest {
         self.wait_link_up()
     }
 
-    /// Checks that it received exactly the frames of `sender`.
+    /// Checks that the guest received exactly the frames sent by `sender`.
     ///
     /// # Errors
-    /// With the first difference.
+    /// Returns an error that describes the first difference.
     pub fn compare_with(&self, sender: &Self) -> Result<()> {
         let received = self.config.received.iter().map(|path| pcap::read(path)).collect::<Result<Vec<_>>>()?;
-        // A backend may put a flow on any queue.
+        // With several queues, a backend can put a flow on any queue.
         let order = if received.len() == 1 { Order::Kept } else { Order::Any };
         let compared = pcap::compare(&sender.frames.concat(), &received.concat(), order);
         compared.map_err(|why| why.during(format!("guest {}", self.config.index)))
     }
 
-    /// Ends it without notice to the backend.
+    /// Kills the guest without notice to the backend.
     pub fn crash(self) {
         self.testpmd.crash();
     }
 
-    /// Returns the end of its output, for a message.
+    /// Returns the end of the guest's output, for a message.
     pub fn tail(&self) -> String {
         self.testpmd.tail()
     }

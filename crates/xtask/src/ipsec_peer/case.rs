@@ -1,13 +1,13 @@
-//! The cases for the guest's kernel, as commands for it.
+//! The test cases, as commands for the guest's kernel.
 
 use super::{GUEST_V6, HOST_V6};
 use offramp_testbed::guest::busybox::{GUEST, HOST, random_bytes};
 use std::net::IpAddr;
 
-/// The guest sends with this SPI, and receives with the other.
+/// SPIs of the association from the guest, and of the association from the host.
 const GUEST_SPI: u32 = 0x1001;
 const HOST_SPI: u32 = 0x1002;
-/// Packets before the lower half of a sequence number begins again.
+/// Number of packets until the lower half of a sequence number wraps around.
 const BEFORE_WRAP: u32 = 64;
 
 /// The IP version of both ends, and of a tunnel's content.
@@ -24,31 +24,31 @@ pub enum Version {
 pub enum Extra {
     /// Sequence numbers of 32 bits, ESP directly after IP.
     None,
-    /// Sequence numbers of 64 bits, beginning just below 2³².
+    /// Sequence numbers of 64 bits, starting just below 2³².
     Wrap,
     /// ESP in UDP.
     Encapsulation,
 }
 
-/// The end of a text of commands.
+/// The end for which commands are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The guest with IPsec in its kernel.
+    /// The guest, with IPsec in its kernel.
     Guest,
-    /// The host with IPsec in its adapter.
+    /// The host, with IPsec in its adapter.
     Host,
 }
 
 /// The name of a suite in `ip xfrm`.
 #[derive(Clone, Copy, Debug)]
 enum Algorithms {
-    /// Name, and bytes of the key with its salt.
+    /// Name of the AEAD, and length of its key and salt in bytes.
     Aead(&'static str, usize),
-    /// Cipher and bytes of its key; hash, bytes of its key, bits of the check value.
+    /// Cipher and its key length in bytes; hash, its key length in bytes, and length of the check value in bits.
     Separate(&'static str, usize, &'static str, usize, u32),
 }
 
-/// The three of the short run, then the others of Linux and offramp.
+/// The suites common to Linux and offramp. The three suites of the short run come first.
 const SUITES: [(&str, Algorithms); 9] = [
     ("aes128gcm16", Algorithms::Aead("rfc4106(gcm(aes))", 20)),
     ("aes128-sha256", Algorithms::Separate("cbc(aes)", 16, "hmac(sha256)", 32, 128)),
@@ -60,21 +60,21 @@ const SUITES: [(&str, Algorithms); 9] = [
     ("aes128-sha1", Algorithms::Separate("cbc(aes)", 16, "hmac(sha1)", 20, 96)),
     ("null-sha256", Algorithms::Separate("ecb(cipher_null)", 0, "hmac(sha256)", 32, 128)),
 ];
-/// Number of suites in every mode.
+/// Number of suites tested in every mode.
 const MAIN_SUITES: usize = 3;
 
-/// One set of associations.
+/// A set of associations to test.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Its place among the suites, modes and extras: no two cases have a key in common.
+    /// The case's number among the suites, modes and extras, so that no two cases share a key.
     number: u64,
     suite: &'static str,
     algorithms: Algorithms,
-    /// Tunnel, not transport mode.
+    /// True for tunnel mode, false for transport mode.
     pub is_tunnel: bool,
-    /// IP version of both ends.
+    /// IP version used by both ends.
     pub version: Version,
-    /// Its additional feature.
+    /// The case's additional feature.
     pub extra: Extra,
 }
 
@@ -86,7 +86,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         Case { number: number as u64, suite, algorithms, is_tunnel, version, extra }
     };
     if !full {
-        // Every suite in both modes and both versions, and each extra once.
+        // The short run has both modes, both versions, and each extra once.
         return vec![
             make(0, false, Version::V4, Extra::None),
             make(0, true, Version::V6, Extra::Wrap),
@@ -113,7 +113,7 @@ pub fn cases(full: bool) -> Vec<Case> {
 }
 
 impl Case {
-    /// Returns a line of output.
+    /// Returns the case's name, for a line of output.
     pub fn name(&self) -> String {
         let mode = if self.is_tunnel { "tunnel" } else { "transport" };
         let version = if self.version == Version::V4 { "IPv4" } else { "IPv6" };
@@ -125,7 +125,7 @@ impl Case {
         format!("{} {mode} {version}{extra}", self.suite)
     }
 
-    /// Returns the commands for both associations and their policies at one end.
+    /// Returns the commands that install both associations and their policies at one end.
     pub fn commands(&self, end: End) -> Vec<String> {
         let [sent, received] = if end == End::Guest { ["out", "in"] } else { ["in", "out"] };
         let (host, guest): (IpAddr, IpAddr) = match self.version {
@@ -142,8 +142,8 @@ impl Case {
                 if self.extra == Extra::Encapsulation { " encap espinudp 4500 4500 0.0.0.0" } else { "" }
             )
         };
-        // Linux checks the UDP packet itself against the policy, too, before it takes the ESP out. A policy for all
-        // packets between the ends would refuse it. A key daemon exempts its socket instead.
+        // Linux also checks the UDP packet itself against the policy, before extracting the ESP packet. A policy for
+        // all packets between the ends would refuse the UDP packet. A key daemon exempts its socket instead.
         let protocol = if self.extra == Extra::Encapsulation { "proto 6 " } else { "" };
         let policy = |source, destination, spi, direction| {
             format!(
@@ -159,7 +159,7 @@ impl Case {
         ]
     }
 
-    /// Returns the window, and the first sequence numbers.
+    /// Returns the options for the replay window and the first sequence numbers.
     fn window(&self, direction: &str) -> String {
         let number = if direction == "out" { "replay-oseq" } else { "replay-seq" };
         match self.extra {
@@ -168,7 +168,7 @@ impl Case {
         }
     }
 
-    /// Returns the algorithms with keys; each direction has its own.
+    /// Returns the algorithms with their keys. Each direction has different keys.
     fn keys(&self, spi: u32) -> String {
         let key = |which: u64, len| {
             let bytes = random_bytes((self.number << u32::BITS | u64::from(spi)) << 8 | which, len);

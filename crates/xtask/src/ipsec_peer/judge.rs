@@ -8,25 +8,26 @@ use offramp_testbed::failure::{Result, failed};
 use offramp_testbed::guest::shell::Machine;
 use std::collections::BTreeMap;
 
-/// Minimum frames of the wire for each hundred of the host's, where it has super-frames: sent, and received from an
-/// emulated guest. Such a guest seldom sends them close together. A third of the frames are acknowledgements.
+/// Minimum number of wire frames per hundred host frames that proves super-frames, for sent frames and for frames
+/// received from an emulated guest. Such a guest seldom sends frames close together. A third of the frames are
+/// acknowledgements.
 const FRAMES_PER_HUNDRED: [(&str, u64); 2] = [("sent", 150), ("received", 102)];
 
 /// Counters of the adapter with IPsec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdapterCounts {
-    /// Frames of the wire and frames as the host sees them, sent.
+    /// Number of sent wire frames, and of sent host frames.
     pub sent: (u64, u64),
-    /// The same, received.
+    /// Number of received wire frames, and of received host frames.
     pub received: (u64, u64),
-    /// Losses of IPsec, by reason.
+    /// Losses caused by IPsec, by reason.
     pub lost: BTreeMap<&'static str, u64>,
-    /// Packets and last sequence number of each association: the sealing one, then the opening one.
+    /// Number of packets and last sequence number of each association: outbound, then inbound.
     pub associations: [Option<(u64, u64)>; 2],
 }
 
 impl AdapterCounts {
-    /// Reads the counters of an adapter with one queue pair and an association each way.
+    /// Reads the counters of an adapter with one queue pair and one association per direction.
     pub fn of(control: &PortControl) -> Self {
         let mut counts = Self::default();
         for queue in control.queues() {
@@ -60,12 +61,12 @@ impl AdapterCounts {
 #[derive(Clone, Debug)]
 pub struct Counts {
     adapter: AdapterCounts,
-    /// The guest's `/proc/net/xfrm_stat`: every line is a reason for lost packets.
+    /// The guest's `/proc/net/xfrm_stat`. Every line counts the packets lost for one reason.
     guest: BTreeMap<String, u64>,
 }
 
 impl Counts {
-    /// Reads both.
+    /// Reads the guest's counters, and returns them with the adapter's counters.
     ///
     /// # Errors
     /// Returns an error if the guest does not answer.
@@ -79,10 +80,10 @@ impl Counts {
         Self { adapter: self.adapter.since(&before.adapter), guest: guest.filter(|(_, lost)| *lost > 0).collect() }
     }
 
-    /// Checks that everything was protected, nothing was lost for it, and the host had super-frames both ways.
+    /// Checks that all traffic was protected, IPsec lost no packet, and the host had super-frames in both directions.
     ///
     /// # Errors
-    /// With the first failed check.
+    /// Returns an error that describes the first failed check.
     pub fn judge(&self, case: &Case) -> Result<()> {
         if !self.guest.is_empty() {
             return failed(format!("the guest's kernel lost packets: {:?}", self.guest));
@@ -103,7 +104,7 @@ impl Counts {
         let frames = [self.adapter.sent.0, self.adapter.received.0];
         for (association, frames) in self.adapter.associations.iter().zip(frames) {
             let Some((packets, sequence)) = *association else { return failed("an association is missing") };
-            // Frames without IP, such as ARP, and earlier ones may be among the frames.
+            // The frames may include frames without IP, such as ARP, and earlier frames.
             if packets == 0 || packets > frames {
                 return failed(format!("{packets} of {frames} packets were protected"));
             }
@@ -116,7 +117,7 @@ impl Counts {
     }
 }
 
-/// Parses a name and a number on each line.
+/// Parses lines with a name and a number.
 fn xfrm_stat(text: &str) -> BTreeMap<String, u64> {
     let line = |line: &str| {
         let (name, number) = line.split_once(char::is_whitespace)?;

@@ -1,4 +1,4 @@
-//! Our end: a TAP with an IPsec adapter, and a cable to the guest's vhost-user port.
+//! The host's end: a TAP with an IPsec adapter, and a cable to the guest's vhost-user port.
 
 use super::judge::AdapterCounts;
 use crate::adapters::{Adapters, open_tap};
@@ -16,11 +16,11 @@ use std::path::Path;
 /// The name of the worker thread.
 const WORKER_NAME: &str = "xtask-ipsec";
 
-/// Time for which the adapter waits for the next segment of a stream, nanoseconds: an emulated guest sends them far
-/// apart.
+/// Time in nanoseconds for which the adapter waits for the next segment of a stream: an emulated guest sends segments
+/// far apart.
 const HOLD_NS: u64 = 2_000_000;
 
-/// Both adapters, running. Dropped in this order: they use the ports.
+/// Both running adapters. The fields are dropped in this order, because the adapters use the ports.
 pub struct Link {
     adapters: Adapters,
     _tap: Tap,
@@ -28,7 +28,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens both ports, the TAP in the namespace, and connects them.
+    /// Opens the vhost-user port and the TAP in the namespace, and connects both by two adapters.
     ///
     /// # Errors
     /// Returns an error if a port cannot be opened or the worker cannot start.
@@ -41,10 +41,10 @@ impl Link {
         Ok(Self { adapters: Adapters::start(WORKER_NAME, &config, host, guest)?, _tap: tap, _port: port })
     }
 
-    /// Installs this end's part of a text of `ip xfrm`.
+    /// Installs the host's part of a text with `ip xfrm` commands.
     ///
     /// # Errors
-    /// Returns an error if the text is refused, or the adapter refuses its content.
+    /// Returns an error if the text is invalid, or the adapter refuses an association.
     pub fn install(&self, text: &str, owner: Owner) -> Result<()> {
         let config = XfrmConfig::parse(text).doing("the import")?;
         let associations = config.associations(owner, false).doing("the import")?;
@@ -52,15 +52,16 @@ impl Link {
         self.adapters.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("installing associations")
     }
 
-    /// Takes out every association.
+    /// Removes every association.
     ///
     /// # Errors
-    /// Returns an error if the adapter refuses.
+    /// Returns an error if the adapter refuses the removal.
     pub fn remove_all(&self) -> Result<()> {
         let status = self.adapters.control.ipsec().status();
         let removed =
             |sa: &offramp_adapter::ipsec::SaStatus| SaChange::Remove { direction: sa.direction, spi: sa.config.spi };
-        // The next case has other associations for the same packets, or none.
+        // Also forget removed associations, because the next case has different associations for the same packets, or
+        // none.
         let changes: Vec<_> = status.iter().map(removed).chain([SaChange::ForgetRemoved]).collect();
         self.adapters.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("removing associations")
     }

@@ -1,4 +1,4 @@
-//! The commands, and the expected effects of each.
+//! The commands, each with its expected effects.
 
 use self::Expected::{
     Adapts, Arrives, Carrier, FramesPerInterrupt, LimitLoses, MostOnSecond, Negotiated, OftenInterrupted, OnePair,
@@ -12,47 +12,47 @@ pub const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     Guest,
-    /// The guest, while the daemon is stopped for some seconds.
+    /// The guest issues the command while the daemon is stopped for some seconds.
     GuestOfStopped,
     Host,
-    /// The daemon's: the rest of `offramp set vm0`.
+    /// The daemon's operator. The command contains the arguments after `offramp set vm0`.
     Operator,
 }
 
 /// An expected effect of a command.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
-    /// The driver has negotiated these features.
+    /// The driver has negotiated the given features.
     Negotiated(&'static [&'static str]),
-    /// `offramp show --json` has this JSON at this place of the port's `control_queue`.
+    /// `offramp show --json` has the given JSON at the given path in the port's `control_queue`.
     Shown(&'static str, &'static str),
-    /// The command prints a line with these words.
+    /// The command prints a line with the given words.
     Prints(&'static str),
-    /// Frames of many flows arrive on these queue pairs, and on no other.
+    /// Frames of many flows arrive on all of the given queue pairs, and on no other pair.
     Pairs(&'static [u16]),
-    /// Frames of many flows between the same addresses arrive on one pair.
+    /// Frames of many flows between the same addresses all arrive on one pair.
     OnePair,
-    /// More of them arrive on the second pair than on the first.
+    /// More frames of many flows arrive on the second pair than on the first pair.
     MostOnSecond,
-    /// Frames with this destination arrive, or they do not.
+    /// Frames with the given destination arrive (true), or do not arrive (false).
     Arrives(Destination, bool),
-    /// TCP segments arrive in super-frames, or one by one.
+    /// TCP segments arrive in super-frames (true), or one by one (false).
     SuperFrames(bool),
-    /// The guest is interrupted for at least one of four frames.
+    /// The guest gets at least one interrupt per four frames.
     OftenInterrupted,
-    /// The guest is interrupted once for this number of frames.
+    /// The guest gets one interrupt per given number of frames.
     FramesPerInterrupt(u64),
-    /// Under load the driver asks for a different coalescing.
+    /// Under load, the driver sets a different coalescing.
     Adapts,
-    /// The guest's link is up, or down.
+    /// The guest's link is up (true) or down (false).
     Carrier(bool),
     /// The port's statistics equal the driver's own counts.
     StatisticsAgree,
-    /// The port's limit loses frames to the guest, and the guest reads their number of bytes.
+    /// Frames to the guest are lost to the port's rate limit, and the guest reads the number of lost bytes.
     LimitLoses,
 }
 
-/// A command, and its expected effects.
+/// A command with its expected effects.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub by: By,
@@ -76,10 +76,10 @@ const fn operator(line: &'static str, expected: &'static [Expected]) -> Step {
     Step { by: By::Operator, line, expected }
 }
 
-/// The destination of a frame: an Ethernet address, and a VLAN if it has a tag.
+/// The destination of a frame: an Ethernet address, and a VLAN if the frame is tagged.
 pub type Destination = ([u8; 6], Option<u16>);
 
-/// Destinations: of every guest, of this one, and of frames received only on request.
+/// Destinations: all guests, the test guest, and addresses that the guest receives only on request.
 pub const BROADCAST: Destination = ([0xff; 6], None);
 pub const GUEST: Destination = (GUEST_MAC, None);
 const OTHER: Destination = ([2, 0, 0, 0, 0, 0x55], None);
@@ -87,7 +87,7 @@ const GROUP: Destination = ([1, 0, 0x5e, 1, 2, 3], None);
 const OTHER_GROUP: Destination = ([1, 0, 0x5e, 1, 2, 4], None);
 const IN_VLAN: Destination = (GUEST_MAC, Some(5));
 
-/// The features for the control queue, and for the driver's knowledge of its card. It takes no `CTRL_RX_EXTRA`.
+/// The features for the control queue and for the card's configuration. The driver does not accept `CTRL_RX_EXTRA`.
 const FEATURES: &[&str] = &[
     "MAC",
     "STATUS",
@@ -104,20 +104,20 @@ const FEATURES: &[&str] = &[
     "HASH_REPORT",
 ];
 
-/// Offloads on receive of a guest without changes to them.
+/// The initial receive offloads of a guest in QEMU, as JSON.
 const ALL_OFFLOADS: &str = r#"["GUEST_CSUM", "GUEST_TSO4", "GUEST_TSO6", "GUEST_ECN", "GUEST_USO4", "GUEST_USO6"]"#;
 
-/// Kinds of hashed packets.
+/// Hashed packet types, as JSON.
 const ALL_KINDS: &str = r#"["IPV4", "TCPV4", "UDPV4", "IPV6", "TCPV6", "UDPV6"]"#;
 const ALL_BUT_UDPV4: &str = r#"["IPV4", "TCPV4", "IPV6", "TCPV6", "UDPV6"]"#;
 
-/// Keys of the Toeplitz hash: one with the hash 0 for everything, and the one with published answers.
+/// Commands that set the Toeplitz key: a key whose hash is always 0, and the key with published results.
 const ZERO_KEY: &str = "ethtool -X eth0 hkey 00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:\
                         00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00";
 const KEY: &str = "ethtool -X eth0 hkey 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:\
                    ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa";
 
-/// Steps of both lists.
+/// Steps that both lists contain.
 const GROUP_LEFT: Step = guest("ip maddress del 01:00:5e:01:02:03 dev eth0", &[Arrives(GROUP, false)]);
 const MACVLAN_ADDED: Step = guest(
     "ip link add macvlan0 link eth0 address 02:00:00:00:00:55 type macvlan && ip link set macvlan0 up",
@@ -126,7 +126,7 @@ const MACVLAN_ADDED: Step = guest(
 const MACVLAN_DELETED: Step =
     guest("ip link delete macvlan0", &[Shown("/filter/unicast_addresses", "0"), Arrives(OTHER, false)]);
 
-/// All steps of a guest in QEMU, in their order.
+/// All steps of a guest in QEMU, in order of execution.
 pub const STEPS: &[Step] = &[
     guest(
         "ip link show dev eth0",
@@ -145,15 +145,15 @@ pub const STEPS: &[Step] = &[
     guest("ethtool -X eth0 start 1 equal 1", &[Pairs(&[1])]),
     guest("ethtool -X eth0 weight 1 7", &[MostOnSecond]),
     guest("ethtool -X eth0 default", &[Pairs(&[0, 1])]),
-    // The driver sends the kinds of hashed packets only while it takes hashes.
+    // The driver sends the hashed packet types only while `rxhash` is on.
     guest("ethtool -K eth0 rxhash on", &[Shown("/hash/types", ALL_KINDS), Pairs(&[0, 1])]),
-    // Hashed by a flow's addresses alone: all flows here have the same.
+    // Only addresses are hashed, and all flows of this test have the same addresses.
     guest("ethtool -N eth0 rx-flow-hash udp4 sd", &[Shown("/hash/types", ALL_BUT_UDPV4), OnePair]),
     guest("ethtool -N eth0 rx-flow-hash udp4 sdfn", &[Pairs(&[0, 1])]),
-    // No kind of packet is hashed: all go to the pair for unclassified packets.
+    // Without hashed packet types, all packets are received on the pair for unclassified packets.
     guest("ethtool -K eth0 rxhash off", &[Shown("/hash/types", "[]"), Pairs(&[0])]),
     guest("ethtool -K eth0 rxhash on", &[Pairs(&[0, 1])]),
-    // Its hashes are all 0.
+    // With this key, every hash is 0.
     guest(ZERO_KEY, &[Pairs(&[0])]),
     guest(KEY, &[Pairs(&[0, 1])]),
     guest(
@@ -195,7 +195,8 @@ pub const STEPS: &[Step] = &[
     ),
     guest("ethtool -K eth0 rx-gro-hw off", &[Shown("/guest_offloads", r#"["GUEST_CSUM"]"#), SuperFrames(false)]),
     guest("ethtool -K eth0 rx-gro-hw on", &[Shown("/guest_offloads", ALL_OFFLOADS), SuperFrames(true)]),
-    // The program sees frames as they were on the wire: the driver takes no offloads while it is attached.
+    // An XDP program needs frames as on the wire, so the driver turns receive offloads off while the program is
+    // attached.
     guest(
         "ip link set dev eth0 xdp obj /pass.o sec xdp",
         &[Shown("/guest_offloads", "[]"), SuperFrames(false), Pairs(&[0, 1])],
@@ -241,12 +242,13 @@ pub const STEPS: &[Step] = &[
         "ip link set eth0 address 02:00:00:00:00:10",
         &[Shown("/filter/mac", r#""02:00:00:00:00:10""#), Arrives(OTHER, false)],
     ),
-    // The port is not bound to this one.
+    // The port does not permit this address.
     guest(
         "! ip link set eth0 address 02:00:00:00:00:66",
         &[Shown("/refused", "1"), Shown("/filter/mac", r#""02:00:00:00:00:10""#)],
     ),
-    // The first ends at once, so the driver seems to send it from a thread of its own; the second waits for its answer.
+    // The first command ends at once, apparently because the driver sends it from a separate thread. The second command
+    // waits for its answer.
     guest_of_stopped(
         "ip link set eth0 promisc on && ethtool -C eth0 rx-usecs 50 rx-frames 8",
         &[
@@ -270,10 +272,10 @@ pub const STEPS: &[Step] = &[
 const USER_MODE_FEATURES: &[&str] =
     &["MAC", "STATUS", "CTRL_VQ", "CTRL_RX", "CTRL_VLAN", "CTRL_MAC_ADDR", "CTRL_GUEST_OFFLOADS", "NOTF_COAL"];
 
-/// Its offloads on receive.
+/// The initial receive offloads of Linux 6.1 in User Mode Linux, as JSON.
 const USER_MODE_OFFLOADS: &str = r#"["GUEST_CSUM", "GUEST_TSO4", "GUEST_TSO6", "GUEST_ECN"]"#;
 
-/// All steps of a guest in User Mode Linux, in their order. If possible, the guest prints its settings.
+/// All steps of a guest in User Mode Linux, in order of execution. If possible, the guest prints its settings.
 pub const USER_MODE_STEPS: &[Step] = &[
     guest(
         "cat /sys/class/net/eth0/flags",
@@ -289,7 +291,8 @@ pub const USER_MODE_STEPS: &[Step] = &[
             Arrives(IN_VLAN, false),
         ],
     ),
-    // Linux 6.1 takes no `tx-frames` of 0 while the card is up: its polling of transmitted frames would end.
+    // Linux 6.1 refuses `tx-frames` of 0 while the card is up, because that value would end polling for transmitted
+    // frames.
     guest(
         "ethtool -C eth0 rx-usecs 0 rx-frames 1 tx-frames 1 && ethtool -c eth0",
         &[Prints("rx-frames: 1"), Shown("/coalescing/0", r#"{"usecs": 0, "frames": 1}"#), OftenInterrupted],
@@ -307,7 +310,7 @@ pub const USER_MODE_STEPS: &[Step] = &[
         "ethtool -C eth0 rx-usecs 50 rx-frames 16 && ethtool -c eth0",
         &[Prints("rx-usecs: 50"), Shown("/coalescing/0", r#"{"usecs": 50, "frames": 16}"#)],
     ),
-    // Its interrupts are still moderated.
+    // The interrupts of the guest are still moderated.
     guest(
         "ethtool -K eth0 rx-gro-hw off && ethtool -k eth0",
         &[Prints("rx-gro-hw: off"), Shown("/guest_offloads", r#"["GUEST_CSUM"]"#), SuperFrames(false)],
@@ -356,7 +359,7 @@ pub const USER_MODE_STEPS: &[Step] = &[
             Arrives(GUEST, false),
         ],
     ),
-    // The port is not bound to this one.
+    // The port does not permit this address.
     guest(
         "! ip link set eth0 address 02:00:00:00:00:66 && cat /sys/class/net/eth0/address",
         &[

@@ -1,4 +1,4 @@
-//! Frames to the guest, and the counts of both ends.
+//! Frames sent to the guest, and the counters of both ends.
 
 use super::steps::Destination;
 use super::{Bench, DATAGRAMS, FRAME_LEN, PATIENCE, STRANGER, VETHS, settled};
@@ -16,21 +16,22 @@ use std::net::UdpSocket;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Source ports of flows. The guest draws the key of its hash, and a bit of the hash is the parity of some bits of the
-/// port. At even steps, 0.5 % of all keys put at least three of four flows on one pair; of ports without a pattern,
-/// 0.01 %.
+/// Source ports of flows. The guest chooses a random hash key, and each bit of the hash is the parity of some bits of
+/// the port. With equidistant ports, 0.5 % of all keys put at least three of four flows on one pair. With random ports,
+/// 0.01 % do.
 const FLOW_PORTS: Range<u16> = 20_000..60_000;
-/// Destination port; nobody listens there.
+/// Destination port, on which nobody listens.
 const DISCARD: u16 = 9;
 
 impl Bench {
-    /// Returns the frames received by the guest's driver.
+    /// Returns the number of frames received by the guest's driver.
     pub(super) fn received(&mut self) -> Result<u64> {
         const FILE: &str = "/sys/class/net/eth0/statistics/rx_packets";
         self.machine.run(&format!("cat {FILE}"))?.trim().parse().doing(FILE)
     }
 
-    /// Returns the guest's received frames beyond `before`, once there are `count`, or after [`PATIENCE`].
+    /// Waits until the guest has received `count` frames more than `before`, at most for [`PATIENCE`]. Returns the
+    /// number of additional frames.
     pub(super) fn receives(&mut self, before: u64, count: u64) -> Result<u64> {
         settled(PATIENCE, || Ok(self.received()? - before), |more| *more >= count)
     }
@@ -38,12 +39,13 @@ impl Bench {
     /// Returns the port's counter for each of the guest's receive queues.
     pub(super) fn by_queue(&mut self, counter: &str) -> Result<Vec<u64>> {
         let printed = self.machine.run("ethtool -S eth0")?;
-        // The driver leaves out unused queues.
+        // The driver does not list unused queues.
         let of_queue = |queue| statistic(&printed, &format!("rx{queue}_hw_{counter}")).unwrap_or_default();
         Ok((0..self.queue_pairs).map(of_queue).collect())
     }
 
-    /// Sends datagrams to the guest, each flow from a port of its own: datagrams of several flows cannot be coalesced.
+    /// Sends datagrams to the guest, each flow from a separate port, because datagrams of different flows cannot be
+    /// coalesced.
     pub(super) fn send(&self, flows: u16, count: u16, pace: Duration) -> Result<()> {
         inside(&self.ns, "sending to the guest", || {
             let sockets = flow_ports(flows).map(|port| UdpSocket::bind((STRANGER, port)));
@@ -56,7 +58,7 @@ impl Bench {
         })
     }
 
-    /// Sends frames to each of these, from the host's end of the wire.
+    /// Sends frames to each destination, from the host's end of the wire.
     pub(super) fn send_to(&self, destinations: &[Destination]) -> Result<()> {
         let socket = Packet::open_in(&self.ns, &PacketConfig::new(VETHS[0])).doing("opening a packet socket")?;
         let Some(mut queue) = socket.queue(0) else { return failed("the packet socket has no queue") };
@@ -74,14 +76,15 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the frames to the guest lost for that reason.
+    /// Returns the number of frames to the guest that were lost for `reason`.
     pub(super) fn lost(&self, reason: &str) -> Result<u64> {
         let port = self.port()?;
         let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
         Ok(queues.iter().filter_map(|queue| queue["receive"]["lost"][reason].as_u64()).sum())
     }
 
-    /// Returns two counters of the port's frames to its guest, of one moment: earlier frames may still arrive.
+    /// Returns two counters of the port's frames to its guest, read at the same time, because earlier frames may still
+    /// arrive.
     pub(super) fn counts(&self, fields: [&str; 2]) -> Result<(u64, u64)> {
         let port = self.port()?;
         let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -93,13 +96,13 @@ impl Bench {
     }
 }
 
-/// Draws the ports of that many flows, all different, and the same in each run.
+/// Returns random, different ports for the given number of flows. The ports are the same in each run.
 fn flow_ports(flows: u16) -> impl Iterator<Item = u16> {
     let drawn = sample(&mut SmallRng::seed_from_u64(0), FLOW_PORTS.len(), flows.into());
     drawn.into_iter().filter_map(|at| FLOW_PORTS.clone().nth(at))
 }
 
-/// Returns a number in the output of `ethtool -S`.
+/// Returns the value of a statistic in the output of `ethtool -S`.
 fn statistic(printed: &str, name: &str) -> Result<u64> {
     let value = printed.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
     value.map_or_else(|| failed(format!("ethtool -S has no {name}:\n{}", printed.trim())), Ok)

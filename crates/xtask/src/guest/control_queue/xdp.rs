@@ -1,29 +1,31 @@
-//! An XDP program that passes every frame, as the object file for `ip link set … xdp obj`. Writing the file here saves
-//! a compiler for BPF.
+//! An XDP program that passes every frame, as an object file for `ip link set … xdp obj`. Generating the file avoids
+//! the need for a BPF compiler.
 
-/// `r0 = XDP_PASS` and `exit` (RFC 9669, section 3).
+/// The instructions `r0 = XDP_PASS` and `exit` (RFC 9669, section 3).
 const PROGRAM: [u64; 2] = [0x2_0000_00b7, 0x95];
 /// Names of the sections and of the program.
 const NAMES: &[u8; 32] = b"\0xdp\0.symtab\0.strtab\0pass\0\0\0\0\0\0\0";
-/// The start of each name.
+/// Offset of each name in [`NAMES`].
 const XDP: u64 = 1;
 const SYMTAB: u64 = 5;
 const STRTAB: u64 = 13;
 const PASS: u64 = 21;
 
-/// Returns the file, in 64-bit words (System V ABI, "Object Files"): header, program, symbols, names, section headers.
+/// Returns the object file, built from 64-bit words (System V ABI, "Object Files"): header, program, symbols, names,
+/// section headers.
 pub fn object() -> Vec<u8> {
     const PROGRAM_AT: u64 = 64;
     const SYMBOLS_AT: u64 = 80;
     const NAMES_AT: u64 = 128;
     const SECTIONS_AT: u64 = 160;
     let magic = u64::from_le_bytes(*b"\x7fELF\x02\x01\x01\0");
-    // ET_REL for EM_BPF; no segments; 4 sections of 64 bytes each; the last section has the names.
+    // The file has type ET_REL for EM_BPF, no segments, and 4 section headers of 64 bytes each. The last section has
+    // the names.
     let header = [magic, 0, 1 | 247 << 16 | 1 << 32, 0, 0, SECTIONS_AT, 64 << 32, 64 << 16 | 4 << 32 | 3 << 48];
-    // A global function in section 1, after the first symbol of every table.
+    // The symbol is a global function in section 1, after the empty first symbol that every table has.
     let symbols = [0, 0, 0, PASS | 0x12 << 32 | 1 << 48, 0, 16];
-    // Fields of each section: name and type, flags, address, offset, length, link and information, alignment, length of
-    // an entry.
+    // The fields of a section are: name and type, flags, address, offset, length, link and information, alignment,
+    // entry length.
     let sections = [
         [0; 8],
         [XDP | 1 << 32, 6, 0, PROGRAM_AT, 16, 0, 8, 0],

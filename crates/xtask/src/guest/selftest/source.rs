@@ -1,5 +1,5 @@
-//! Source of the kernel's test programs: Debian's packages of the kernel's source, about 150 MB each, with four files
-//! to unpack. All of it goes with the scratch directory.
+//! Source of the kernel's test programs: Debian's packages of the kernel source, about 150 MB each, from which four
+//! files are unpacked. All files are removed with the scratch directory.
 
 use offramp_testbed::failure::{Doing, Failure, Result, failed, not_possible};
 use offramp_testbed::packages::{self, CC, XZ};
@@ -8,12 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Directory of the programs in a package.
+/// Directory of the programs in the kernel source.
 const SELFTESTS: &str = "tools/testing/selftests";
-/// Header of both programs.
+/// The header used by both programs.
 const HEADER: &str = "kselftest.h";
 
-/// A program and its source.
+/// A test program and the location of its source.
 struct Source {
     program: &'static str,
     package: &'static str,
@@ -21,18 +21,18 @@ struct Source {
 }
 
 const SOURCES: [Source; 2] = [
-    // The first kernel of Debian 12 with this program.
+    // This is the first kernel in Debian 12 with the program.
     Source { program: "csum", package: "linux-source-6.12", file: "net/lib/csum.c" },
-    // The program of 6.12 expects frames to stay apart if they have the same IPv4 identification and may be fragmented.
-    // Earlier programs do not, and Linux coalesces such frames again from 6.18 on, as offramp does.
+    // The program of 6.12 expects that frames with the same IPv4 identification and without DF are not coalesced.
+    // Earlier programs do not expect this. Linux coalesces such frames again since 6.18, like offramp.
     Source { program: "gro", package: "linux-source-6.1", file: "net/gro.c" },
 ];
-/// Prints the archive in the package, and unpacks the files named from the fourth argument on. `tar` stops after the
-/// last one and so ends the pipe early; only the presence of the files counts.
+/// Shell script that unpacks files from the archive in a package. The fourth and later arguments name the files. `tar`
+/// stops after the last file and ends the pipe early, so only the presence of the files is checked.
 const UNPACK: &str = "package=$1 archive=$2 to=$3; shift 3
     dpkg-deb --fsys-tarfile \"$package\" | tar -xO \"$archive\" | tar -xJ -C \"$to\" --occurrence=1 \"$@\"";
 
-/// The programs, built.
+/// The directory with the built programs.
 #[derive(Debug)]
 pub struct Programs(PathBuf);
 
@@ -42,7 +42,7 @@ impl Programs {
         self.0.join(name)
     }
 
-    /// Returns the paths of all.
+    /// Returns the paths of all programs.
     pub fn paths(&self) -> Vec<PathBuf> {
         SOURCES.iter().map(|source| self.path(source.program)).collect()
     }
@@ -51,8 +51,8 @@ impl Programs {
 /// Fetches and builds the programs, statically linked, so that they run in any guest.
 ///
 /// # Errors
-/// [`Failure::NotPossible`] when a package cannot be had; a failure when its content is not as expected, or does not
-/// build.
+/// Returns [`Failure::NotPossible`] if a package is not available. Returns another failure if its content is not as
+/// expected, or a program does not build.
 pub fn build(scratch: &Scratch) -> Result<Programs> {
     packages::need(XZ)?;
     let (cc, directory) = (packages::need(CC)?, scratch.path());
