@@ -1,4 +1,5 @@
-//! Verbs that measure, check and predict. They need the lab, the checks and the model; a daemon does not.
+//! Commands that measure, check and predict. They need the lab, the checks and the model, which the daemon does not
+//! need.
 
 mod calibrate;
 mod check;
@@ -31,7 +32,7 @@ pub enum Command {
     Ttcp(Box<ttcp::Args>),
 }
 
-/// Runs one of these verbs.
+/// Runs one of these commands.
 pub fn run(command: &Command) -> ExitCode {
     match command {
         Command::Calibrate(args) => calibrate::run(args),

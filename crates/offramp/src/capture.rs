@@ -1,4 +1,4 @@
-//! `offramp capture`: the packets of a port of a running daemon, as pcapng.
+//! `offramp capture`: writes the packets of a running daemon's port as pcapng.
 
 mod filter;
 
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Size of the copy buffer, bytes.
+/// Size of the copy buffer, in bytes.
 const COPIED_LEN: usize = 64 * 1024;
 
 const NOTES: &str = "\
@@ -72,10 +72,10 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(_) => return fail(format!("capture: {}", ClientError::Unexpected(args.control.clone())), SETUP),
         Err(error) => return fail(format!("capture: {error}"), SETUP),
     };
-    // Set before the file exists: an observer of the file may stop the capture.
+    // Handle signals before the file exists, because an observer of the file may stop the capture.
     let stopped = Arc::new(AtomicBool::new(false));
     let stoppable = stop_on_signal(&packets, &stopped);
-    // Created only now: a refused capture leaves an existing file unchanged.
+    // Create the file only now, so that a refused capture leaves an existing file unchanged.
     let out: io::Result<Box<dyn Write>> =
         if is_output { Ok(Box::new(io::stdout())) } else { File::create(&args.file).map(|file| Box::new(file) as _) };
     let out = match out {
@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Copies pcapng as it arrives, without the packets that the filter rejects.
+/// Copies pcapng as it arrives, except packets rejected by the filter.
 fn copy(mut from: impl Read, mut to: impl Write, filter: Option<&Filter>) -> io::Result<()> {
     if let Some(filter) = filter {
         return copy_filtered(from, to, filter).map_err(io_error);
@@ -125,14 +125,14 @@ fn copy_filtered(from: impl Read, to: impl Write, filter: &Filter) -> Result<(),
     Ok(())
 }
 
-/// Ends the capture in the daemon at a signal, so that its last block is whole.
+/// Ends the capture in the daemon after a signal, so that the last block is complete.
 fn stop_on_signal(packets: &Subscription, stopped: &Arc<AtomicBool>) -> io::Result<()> {
     let (mut signals, end) = (Signals::new([SIGINT, SIGTERM])?, packets.end()?);
     let stopped = Arc::clone(stopped);
     thread::spawn(move || {
         if signals.forever().next().is_some() {
             stopped.store(true, Ordering::Release);
-            // The daemon may have gone.
+            // The shutdown fails if the daemon has ended.
             let _ = end.shutdown(std::net::Shutdown::Write);
         }
     });

@@ -4,9 +4,10 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// The program ran, and failed or was cut off.
+/// Exit status of a program that started, and then failed or was interrupted.
 pub const FAILED: u8 = 1;
-/// The program did not begin: wrong options, or the set-up failed. The command line parser uses the same.
+/// Exit status of a program that did not start: wrong options, or a failed setup. The command line parser uses the same
+/// status.
 pub const SETUP: u8 = 2;
 /// Prints to standard output. A closed pipe (`| head`) is not a failure.
 pub fn print(text: impl Display) {
@@ -14,7 +15,7 @@ pub fn print(text: impl Display) {
     let _ = write!(out, "{text}").and_then(|()| out.flush());
 }
 
-/// Prints the reason in one line, and exits with `code`.
+/// Prints the reason in one line, and returns the exit status `code`.
 pub fn fail(why: impl Display, code: u8) -> ExitCode {
     eprintln!("{why}");
     ExitCode::from(code)

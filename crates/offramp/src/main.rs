@@ -1,6 +1,6 @@
-//! offramp: a network adapter in software, and the measured worth of each of its offloads.
+//! offramp: a network adapter in software, with a measurement of the worth of each offload.
 //!
-//! Without the feature `lab` it is the daemon and its commands alone.
+//! Without the feature `lab`, the program contains only the daemon and its commands.
 
 #[cfg(feature = "lab")]
 mod bench;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// The version with the commit, where `tools/release` has built the program.
+/// The version with the commit, set in a build by `tools/release`.
 const VERSION: Option<&str> = option_env!("OFFRAMP_VERSION");
 
 /// A network adapter in software for Linux, and an honest figure for the worth of each offload.

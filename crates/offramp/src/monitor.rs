@@ -1,4 +1,4 @@
-//! `offramp monitor`: the events of a running daemon, a line of JSON for each.
+//! `offramp monitor`: prints the events of a running daemon, one line of JSON per event.
 
 use crate::exit::{FAILED, SETUP, fail};
 use offramp_daemon::control::CONTROL_DEFAULT;
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> ExitCode {
     loop {
         match events.receive() {
             Ok(Some(Outcome::Event(event))) => {
-                // Every type in it has string keys; nothing can fail to become JSON.
+                // Serialization to JSON cannot fail, because every map has string keys.
                 let line = serde_json::to_string(&event).unwrap_or_default();
                 let mut out = io::stdout().lock();
                 if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {

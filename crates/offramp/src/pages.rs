@@ -50,7 +50,7 @@ fn script(shell: Shell, command: Command) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// `offramp help model` prints the same as `offramp model --help`.
+/// Removes the help subcommands: `offramp help model` prints the same as `offramp model --help`.
 fn without_help_commands(command: Command) -> Command {
     command.disable_help_subcommand(true).mut_subcommands(|one| one.disable_help_subcommand(true))
 }

@@ -1,4 +1,4 @@
-//! `offramp port` and `offramp switch`: ports and switches of a running daemon come and go.
+//! `offramp port` and `offramp switch`: add and remove ports and switches of a running daemon.
 
 use crate::exit::{SETUP, fail, print};
 use offramp_daemon::control::CONTROL_DEFAULT;
@@ -64,7 +64,7 @@ pub struct To {
 pub fn run(noun: &str, command: &Command) -> ExitCode {
     match change(noun, command) {
         Ok((to, difference)) => {
-            // Every type in it has string keys; nothing can fail to become JSON.
+            // Serialization to JSON cannot fail, because every map has string keys.
             let json = || serde_json::to_string(&difference).unwrap_or_default() + "\n";
             print(if to.json { json() } else { difference.to_string() });
             ExitCode::SUCCESS

@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Name of a key file: standard input.
+/// The name that means standard input in place of a key file.
 const STANDARD_INPUT: &str = "-";
 
 const NOTES: &str = "\
@@ -152,7 +152,7 @@ fn lines(status: &IpsecStatus) -> String {
     show::ipsec_lines(status).join("\n") + "\n"
 }
 
-/// `KEY=VALUE` as in the file; text needs no quotes.
+/// Parses words `KEY=VALUE` with the keys of the configuration file. Text needs no quotes.
 fn keys_of(words: &[String]) -> Result<SaKeys, String> {
     let mut lines = Vec::with_capacity(words.len());
     for word in words {

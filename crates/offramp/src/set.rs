@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The word in front of a policy.
+/// The word before a moderation policy.
 const MODERATION: &str = "moderation";
-/// The word in front of a limit.
+/// The word before a limit.
 const LIMIT: &str = "limit";
-/// The word in front of on or off.
+/// The word before the link state on or off.
 const LINK: &str = "link";
 
 const NOTES: &str = "\
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> ExitCode {
     };
     match change(args, &request) {
         Ok(changed) if args.json => {
-            // Every type in it has string keys; nothing can fail to become JSON.
+            // Serialization to JSON cannot fail, because every map has string keys.
             print(format_args!("{}\n", serde_json::to_string(&changed).unwrap_or_default()));
             ExitCode::SUCCESS
         }
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// A change to ask the daemon for.
+/// Returns the request for the change in `args`.
 fn request(args: &Args) -> Result<Request, String> {
     let (mut features, mut moderation, mut limit, mut link) = (BTreeMap::new(), None, None, None);
     match args.changes.split_first() {
@@ -105,7 +105,7 @@ fn change(args: &Args, request: &Request) -> Result<Changed, ClientError> {
     }
 }
 
-/// Parses pairs of a name and on or off. Expands groups here, so that the last setting of a feature wins.
+/// Parses pairs of a name and a state. Groups are expanded, so that the last setting of a feature takes precedence.
 fn changes(words: &[String]) -> Result<BTreeMap<String, bool>, String> {
     let mut changes = BTreeMap::new();
     for pair in words.chunks(2) {
@@ -121,7 +121,7 @@ fn changes(words: &[String]) -> Result<BTreeMap<String, bool>, String> {
     Ok(changes)
 }
 
-/// Parses the wanted state of the link.
+/// Parses the requested state of the link.
 fn link_state(words: &[String]) -> Result<bool, String> {
     match words {
         [state] => is_on(LINK, state),
@@ -129,7 +129,7 @@ fn link_state(words: &[String]) -> Result<bool, String> {
     }
 }
 
-/// Returns whether `state` is the word on; `name` is the subject of an error.
+/// Parses the word on or off. `name` is the subject of the error message.
 fn is_on(name: &str, state: &str) -> Result<bool, String> {
     match state {
         "on" => Ok(true),

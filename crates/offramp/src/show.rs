@@ -1,4 +1,4 @@
-//! `offramp show`: the features, counters, rates and losses of a running daemon's adapters.
+//! `offramp show`: prints the features, counters, rates and losses of a running daemon's adapters.
 
 mod style;
 mod table;
@@ -19,7 +19,7 @@ use style::Style;
 const NANOSECONDS_PER_SECOND: f64 = 1e9;
 const BITS_PER_BYTE: f64 = 8.0;
 
-/// Longest time on the command line, in seconds: the library's own maximum.
+/// Maximum time on the command line, in seconds, as in the traffic library.
 const SECONDS_MAX: f64 = 86_400.0;
 
 const NOTES: &str = "\
@@ -53,12 +53,12 @@ pub fn run(args: &Args) -> ExitCode {
     match status(args) {
         Ok(status) => {
             let text = if args.json {
-                // Every type in it has string keys and finite numbers; nothing can fail to become JSON.
+                // Serialization to JSON cannot fail, because every map has string keys and all numbers are finite.
                 serde_json::to_string(&status).unwrap_or_default() + "\n"
             } else {
                 table::status(&status, Style::of(&io::stdout()))
             };
-            // Ignored: nobody reads the output any more.
+            // A failed write means that the reader has closed the output.
             let _ = io::stdout().lock().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }
@@ -76,10 +76,10 @@ fn status(args: &Args) -> Result<Status, ClientError> {
     Ok(status)
 }
 
-/// Asks the daemon at `control` for one port or for all.
+/// Requests the status of one port or of all ports from the daemon at `control`.
 ///
 /// # Errors
-/// Returns an error if no daemon answers, or it refuses.
+/// Returns an error if no daemon answers, or the daemon refuses the request.
 pub fn ask_status(control: &Path, port: Option<&String>) -> Result<Status, ClientError> {
     match ask(control, &Request::Show { version: VERSION, port: port.cloned() })? {
         Outcome::Status(status) => Ok(status),
@@ -87,7 +87,7 @@ pub fn ask_status(control: &Path, port: Option<&String>) -> Result<Status, Clien
     }
 }
 
-/// Computes rates from two answers of one daemon. Returns none if the daemon restarted in between.
+/// Adds rates computed from two answers of one daemon. Adds no rates if the daemon restarted in between.
 fn add_rates(now: &mut Status, before: &Status) {
     if now.process != before.process || now.uptime_ns <= before.uptime_ns {
         return;
@@ -116,7 +116,7 @@ fn rates(now: &DirectionStatus, before: &DirectionStatus, seconds: f64) -> Rates
 /// Parses a number of seconds on a command line.
 ///
 /// # Errors
-/// Returns an error if the text is no number, or out of range.
+/// Returns an error if the text is not a number, or the number is out of range.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if (0.0..=SECONDS_MAX).contains(&seconds) {

@@ -1,4 +1,4 @@
-//! `offramp up`: adapters that run until a signal ends them.
+//! `offramp up`: runs adapters until a signal ends the process.
 
 use crate::exit::{FAILED, SETUP, fail};
 use offramp_daemon::{GuestSockets, Process, StartError, check};
@@ -13,7 +13,7 @@ Sockets of guests may come from a service manager (LISTEN_FDS), each named after
 
 Exit status: 0 ended by a signal; 1 ended with frames left; 2 wrong options or file, or nothing began.";
 
-/// The backend's description of itself, specified by QEMU's `docs/interop/vhost-user.json`.
+/// The backend's capabilities, as specified in QEMU's `docs/interop/vhost-user.json`.
 const CAPABILITIES: &str = "{\"type\":\"net\"}";
 
 /// Run the adapters that a file describes.
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Returns whether every frame that the daemon took has gone out.
+/// Returns whether every frame accepted by the daemon was sent.
 fn up(args: &Args, file: &Path) -> Result<bool, StartError> {
     let sockets = GuestSockets { fd: args.fd, path: args.socket_path.clone() };
     if args.check {

@@ -1,4 +1,4 @@
-//! Dependencies between crates: exactly the list in `docs/design.md`.
+//! Tests that the dependencies between crates equal the list in `docs/design.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,13 +13,14 @@ fn manifest(file: &Path) -> Table {
     fs::read_to_string(file).unwrap().parse().unwrap()
 }
 
-/// Returns the package of a dependency, under any name in the manifest.
+/// Returns the package of a dependency, which can have another name in the manifest.
 fn package<'a>(name: &'a str, dependency: &'a Value, shared: &'a Table) -> &'a str {
     let inherited = dependency.get("workspace").and_then(|_| shared.get(name));
     inherited.unwrap_or(dependency).get("package").and_then(Value::as_str).unwrap_or(name)
 }
 
-/// Returns a manifest's dependencies on all targets, except for tests. `shared` are those of the workspace.
+/// Returns a manifest's dependencies for all targets, except dependencies of tests. `shared` are the dependencies of
+/// the workspace.
 fn dependencies<'a>(manifest: &'a Table, shared: &'a Table) -> BTreeSet<&'a str> {
     let targets = manifest.get("target").and_then(Value::as_table).into_iter().flat_map(Table::values);
     let sections = targets.filter_map(Value::as_table).chain([manifest]);
@@ -28,7 +29,7 @@ fn dependencies<'a>(manifest: &'a Table, shared: &'a Table) -> BTreeSet<&'a str>
     dependencies.map(|(name, dependency)| package(name, dependency, shared)).collect()
 }
 
-/// Returns each crate of the design's list, with its dependencies.
+/// Returns each crate in the list of the design document, with its dependencies.
 fn listed(design: &str) -> Vec<(&str, BTreeSet<&str>)> {
     let (_, section) = design.split_once("\n## Which crate depends on which?\n").expect("the design has the list");
     let rows = section.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|'));

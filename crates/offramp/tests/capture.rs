@@ -1,4 +1,4 @@
-//! `offramp capture`: the packets of a running daemon's port. The port does not wait for their reader.
+//! Tests of `offramp capture`: the packets of a running daemon's port, which does not wait for the reader.
 
 #[allow(dead_code, reason = "shared with other tests of the daemon")]
 #[path = "up/bed.rs"]
@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A packet: 1 inbound or 2 outbound, its comment, its bytes and its length.
+/// A captured packet. Its direction is 1 for inbound and 2 for outbound.
 #[derive(Debug)]
 struct Packet {
     direction: u32,
@@ -27,7 +27,7 @@ struct Packet {
     len: u32,
 }
 
-/// Returns the packets of the interface `name`, and the number of packets lost by the capture.
+/// Returns the packets on the interface `name`, and the number of packets missed by the capture.
 fn read(bytes: &[u8], name: &str) -> (Vec<Packet>, u64) {
     let mut reader = PcapNgReader::new(bytes).unwrap();
     let (mut packets, mut lost, mut named) = (Vec::new(), None, false);
@@ -68,7 +68,7 @@ fn read(bytes: &[u8], name: &str) -> (Vec<Packet>, u64) {
     (packets, lost.expect("the statistics are its last block"))
 }
 
-/// Starts `offramp capture` of a port; it captures on return.
+/// Starts `offramp capture` for a port. The capture is running on return.
 fn capture(bed: &Bed, port: &str, file: &Path, arguments: &[&str]) -> Child {
     let before = bed.stderr().matches("capture of port").count();
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
@@ -78,7 +78,7 @@ fn capture(bed: &Bed, port: &str, file: &Path, arguments: &[&str]) -> Child {
     child
 }
 
-/// Stops it as a user does.
+/// Stops a capture with SIGINT, as a user does.
 fn stop(mut capture: Child) {
     kill(Pid::from_raw(capture.id() as i32), Signal::SIGINT).unwrap();
     assert_eq!(capture.wait().unwrap().code(), Some(0));
@@ -97,7 +97,7 @@ fn a_capture_has_every_packet_of_the_host_with_its_vnet_header_on_a_cable_and_a_
         let running = capture(&bed, "b", &file, &["--snaplen", "128"]);
         let second = bed.run(&["capture", "b", "-w", "/dev/null"]);
         assert!(String::from_utf8_lossy(&second.stderr).contains("is captured already"));
-        // An idle port wakes up to take the capture over.
+        // An idle port wakes up to start the capture.
         std::thread::sleep(std::time::Duration::from_millis(300));
         bed.carry_tcp();
         let after = bed.show_at_rest();
@@ -108,7 +108,7 @@ fn a_capture_has_every_packet_of_the_host_with_its_vnet_header_on_a_cable_and_a_
             (host_frames(&after) - host_frames(&before)) as usize
         };
         let captured = |direction| packets.iter().filter(|packet| packet.direction == direction).count();
-        // A busy machine may read too slowly: then the capture reports losses.
+        // On a busy machine the reader may be too slow; the capture then reports losses.
         let [received, sent] = [counted("receive"), counted("transmit")];
         assert_eq!(captured(1) + captured(2) + lost as usize, received + sent, "{wire}");
         assert!(captured(1) <= received && captured(2) <= sent && captured(2) > 0, "{wire}");
@@ -116,7 +116,7 @@ fn a_capture_has_every_packet_of_the_host_with_its_vnet_header_on_a_cable_and_a_
         let coalesced = packets.iter().filter(|packet| packet.comment.contains("gso_type=tcpv4 gso_size=1448"));
         assert!(coalesced.filter(|packet| packet.direction == 1 && packet.len > 1514).count() > 10);
         assert!(packets.iter().all(|packet| !packet.comment.contains("lost=")));
-        // It is over: another one may begin, and nothing more is copied.
+        // The capture has ended: a new capture can start, and no more packets are copied.
         stop(capture(&bed, "b", &bed.file().with_file_name("c.pcapng"), &[]));
         bed.carry_tcp();
     }
@@ -133,7 +133,7 @@ fn a_filter_leaves_the_packets_that_match_and_what_is_said_of_them() {
     let running = capture(&bed, "b", &file("tcp.pcapng"), &["--filter", "tcp"]);
     std::thread::sleep(std::time::Duration::from_millis(300));
     bed.carry_tcp();
-    // Its kernel asks for an absent neighbour.
+    // Make the host's kernel send an ARP request for an absent neighbour.
     bed.host(1).run(|| drop(UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", ("198.18.0.77", 9)))).unwrap();
     bed.show_at_rest();
     stop(running);
@@ -152,7 +152,7 @@ fn a_packet_says_why_it_was_lost() {
     bed.start_again();
     let file = bed.file().with_file_name("a.pcapng");
     let running = capture(&bed, "a", &file, &[]);
-    // Each time its kernel asks for the other's address, from an address other than the host's.
+    // Each ARP request of the host's kernel has a source address that does not belong to the host.
     let spoofed = || direction(&bed.show(), "a", "transmit")["lost"]["spoofed"].as_u64().unwrap();
     let before = spoofed();
     bed.until(|| {
@@ -176,7 +176,7 @@ fn a_reader_that_stalls_loses_packets_which_are_counted_and_the_port_goes_on() {
     stalled.read_line(&mut answer).unwrap();
     assert_eq!(answer, "{\"version\":1,\"capturing\":{}}\n");
     std::thread::sleep(std::time::Duration::from_millis(300));
-    // More than the capture's room, and nobody reads it.
+    // Send more than the capture's queue holds, while nobody reads the capture.
     let sent = || queue_sum(&bed.show(), "b", "receive", "bytes_out");
     while sent() < 64 << 20 {
         bed.carry_tcp();

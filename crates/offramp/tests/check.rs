@@ -1,4 +1,4 @@
-//! `offramp check` as a user meets it: verdicts, files, exit status, and errors.
+//! Tests of `offramp check` from a user's view: verdicts, files, exit status, and errors.
 
 #![cfg(feature = "lab")]
 
@@ -20,7 +20,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use traffic::{Traffic, runs};
 
-/// The two ends of the veth pair of a test.
+/// Names of the two ends of a test's veth pair.
 const NAMES: [&str; 2] = ["cva", "cvb"];
 
 /// A veth pair between two namespaces.
@@ -44,7 +44,7 @@ impl Pair {
         Self { namespaces, directory: Directory::new(&format!("check-{name}")) }
     }
 
-    /// Returns the user's name of an end.
+    /// Returns the name of an end on the command line.
     fn end(&self, side: usize) -> String {
         name_in(&self.namespaces[side], NAMES[side])
     }
@@ -67,7 +67,7 @@ impl Pair {
     }
 }
 
-/// Names an interface in a nameless namespace.
+/// Returns the command-line name of an interface in a nameless namespace.
 fn name_in(namespace: &NetNs, interface: &str) -> String {
     format!("/proc/{}/fd/{}/{interface}", std::process::id(), namespace.as_raw_fd())
 }
@@ -117,7 +117,7 @@ fn what_a_right_offload_is_worth_is_measured_if_asked_for() {
     let before = pair.settings();
     let mut serve = Command::new(env!("CARGO_BIN_EXE_offramp"));
     serve.args(["ttcp", "--serve", "--json", "--bind", addresses[1]]).stdin(Stdio::null()).stdout(Stdio::piped());
-    // It ends with this test, in any case.
+    // The server ends with this test in any case.
     confine(&mut serve, Some(&pair.namespaces[1]), None).unwrap();
     let mut server = serve.spawn().unwrap();
     let mut listening = String::new();
@@ -138,7 +138,7 @@ fn what_a_right_offload_is_worth_is_measured_if_asked_for() {
     assert!(of("interface").iter().all(|interface| *interface == pair.end(0)), "{text}");
     assert!(of("found").iter().all(|found| found.as_str().unwrap().contains("× processor time per GB")), "{text}");
     assert_eq!(pair.settings(), before);
-    // The verdicts are printed all the same.
+    // The verdicts are printed nevertheless.
     let alone = pair.check(&["--quick", "--only", "tso4", "--worth", addresses[1]]);
     refused(&alone, "check: --worth: ");
     assert!(String::from_utf8_lossy(&alone.stdout).contains("Nothing is wrong."));
@@ -207,7 +207,7 @@ fn two_ports_of_a_daemon_are_never_wrong_beside_other_traffic() {
 
 #[test]
 fn offloads_behind_access_ports_are_right_and_the_rows_about_tags_are_not_tested() {
-    // IEEE 802.1Q 8.6.2: a port for untagged frames alone drops those with a tag.
+    // IEEE 802.1Q 8.6.2: a port for only untagged frames drops tagged frames.
     let mut bed = Bed::unstarted("check-access", "");
     let cables = fs::read_to_string(bed.file()).unwrap();
     let switched = cables.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
@@ -252,7 +252,7 @@ fn the_action_checks_a_pair_and_leaves_its_files() {
     let (place, program) = (pair.file("."), pair.file("offramp-check/offramp"));
     fs::create_dir_all(pair.file("offramp-check")).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_offramp"), program).unwrap();
-    // GitHub runs `shell: bash` so.
+    // GitHub runs `shell: bash` with these options.
     let mut bash = Command::new("bash");
     bash.args(["--noprofile", "--norc", "-eo", "pipefail", "-c", script]).current_dir(place);
     bash.env("PAIR", format!("{} {}", pair.end(0), pair.end(1))).env("PORTS", "");
@@ -349,7 +349,7 @@ fn nothing_is_wrong_in_a_guest() {
         let right =
             |offload: &str| rows.iter().filter(|row| row["offload"] == offload && row["verdict"] == "right").count();
         assert_eq!(["path", "tx-checksum"].map(right), [2; 2], "{report}");
-        // QEMU turns off the super-frames of its TAP together with the guest's receive features.
+        // QEMU turns off its TAP's super-frames together with the guest's receive features.
         let ways = if path == "veth" { 2 } else { 1 };
         assert!(["tso4", "tso6"].into_iter().all(|offload| right(offload) >= ways), "{report}");
         let ends = report["ends"].as_array().unwrap();

@@ -1,5 +1,5 @@
-//! Payload copies and frame parses on each way, with guests at vhost-user ports and a TAP. The table of
-//! `docs/design.md` has the same numbers.
+//! Tests of the number of payload copies and frame parses on each path, with guests at vhost-user ports and a TAP. The
+//! table in `docs/design.md` has the same numbers.
 
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -18,33 +18,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A super-frame of TCP over IPv4: segments, payload of each, bytes of its headers.
+/// A TCP super-frame over IPv4: number of segments, payload of a segment in bytes, and length of the headers in bytes.
 const SEGMENTS: usize = 45;
 const MSS: usize = 1448;
 const HEADERS_LEN: usize = 54;
 const PAYLOAD_LEN: usize = SEGMENTS * MSS;
-/// Offset of the TCP header, and of the checksum in it.
+/// Offset of the TCP header, and offset of the checksum in the TCP header.
 const TCP_START: u16 = 34;
 const TCP_CHECKSUM: u16 = 16;
-/// Maximum wait of a test.
+/// Maximum wait in a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Features of the sender and of the receiver.
+/// Features for sending and receiving super-frames.
 const SUPER_FRAMES: u64 = features::CSUM | features::HOST_TSO4 | features::GUEST_CSUM | features::GUEST_TSO4;
 
-/// The cost of a transfer: payload copies, and parses.
+/// The cost of a transfer: number of payload copies, and number of parses.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
     copies: u64,
     parses: usize,
 }
 
-/// Returns this thread's copied bytes and parses.
+/// Returns the number of bytes copied and of frames parsed by this thread.
 fn counted() -> (u64, u64) {
     (count::copied_bytes() + offramp_virtio::vring::copied_bytes(), count::parses())
 }
 
-/// Returns the cost of `work` for `bytes` of payload. Headers copied with it do not count.
+/// Returns the cost of `work` for `bytes` of payload. Headers copied with the payload do not count.
 fn cost(bytes: usize, work: impl FnOnce()) -> Cost {
     let before = counted();
     work();
@@ -52,13 +52,13 @@ fn cost(bytes: usize, work: impl FnOnce()) -> Cost {
     Cost { copies: (after.0 - before.0) / bytes as u64, parses: (after.1 - before.1) as usize }
 }
 
-/// A TCP frame with `len` bytes of payload and a partial checksum.
+/// Returns a TCP frame with `len` bytes of payload and a partial checksum.
 fn tcp(sequence: u32, len: usize) -> Vec<u8> {
     let mut frame = vec![0; HEADERS_LEN];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
     frame[14] = 0x45;
     frame[16..18].copy_from_slice(&((HEADERS_LEN - 14 + len) as u16).to_be_bytes());
-    // The ID counts segments.
+    // The IPv4 ID is the segment number.
     frame[18..20].copy_from_slice(&((sequence as usize / MSS) as u16).to_be_bytes());
     frame[22..24].copy_from_slice(&[64, 6]);
     frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
@@ -73,7 +73,7 @@ fn tcp(sequence: u32, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Sends a super-frame as one, to be segmented.
+/// Sends a super-frame with a segmentation request.
 fn send_super_frame(guest: &mut Guest) {
     let header = VnetHeader {
         flags: NEEDS_CSUM,
@@ -87,7 +87,7 @@ fn send_super_frame(guest: &mut Guest) {
     guest.tx(0).send(&header, &[&tcp(0, PAYLOAD_LEN)]);
 }
 
-/// Sends the segments of a super-frame, each finished, like a guest without offloads.
+/// Sends the segments of a super-frame as complete frames, like a guest without offloads.
 fn send_segments(guest: &mut Guest) {
     for n in 0..SEGMENTS {
         let mut frame = tcp((n * MSS) as u32, MSS);
@@ -97,7 +97,7 @@ fn send_segments(guest: &mut Guest) {
     guest.tx(0).publish();
 }
 
-/// Returns a port, and the guest that connects while `poll` drives it.
+/// Connects a guest to a port while `poll` polls the port.
 fn connect(builder: &GuestBuilder, port: &VhostUser, mut poll: impl FnMut()) -> Guest {
     let (builder, socket) = (builder.clone(), port.config().socket.clone());
     let connecting = std::thread::spawn(move || builder.connect(socket));
@@ -119,7 +119,7 @@ fn guest_with(features: u64) -> GuestBuilder {
     Guest::builder().split().mergeable(true).in_order(false).queue_size(256).features(features)
 }
 
-/// Polls until `done` returns true: all has arrived.
+/// Polls until `done` returns true, or panics after [`PATIENCE`].
 fn poll_until(mut poll: impl FnMut(), mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
@@ -128,7 +128,7 @@ fn poll_until(mut poll: impl FnMut(), mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Hosts on a switch, driven by this thread.
+/// A switch with its hosts, polled by this thread.
 type HostSwitch = Switch<Box<dyn HostPort>>;
 
 fn add_guest(switch: &mut HostSwitch, builder: &GuestBuilder) -> (VhostUser, Guest) {
@@ -141,14 +141,14 @@ fn add_guest(switch: &mut HostSwitch, builder: &GuestBuilder) -> (VhostUser, Gue
     (port, guest)
 }
 
-/// Returns the number of frames received by a guest, segments of super-frames counted.
+/// Returns the number of frames received by a guest. A super-frame counts as its number of segments.
 fn take_all(guest: &mut Guest) -> usize {
     std::iter::from_fn(|| guest.rx(0).try_recv())
         .map(|received| (received.frame.len() - HEADERS_LEN).div_ceil(MSS))
         .sum()
 }
 
-/// Returns the cost of a send between two guests of a switch; the receiver takes `features`.
+/// Returns the cost of a transfer between two guests on a switch. The receiver negotiates `features`.
 fn on_a_switch(features: u64, send: impl FnOnce(&mut Guest)) -> Cost {
     let mut switch = Switch::new(&SwitchConfig::link());
     let (_a_port, mut a) = add_guest(&mut switch, &guest_with(SUPER_FRAMES));
@@ -166,7 +166,7 @@ fn on_a_switch(features: u64, send: impl FnOnce(&mut Guest)) -> Cost {
             },
         );
     });
-    // The switch is dropped before its ports, because they would wait for their queues.
+    // Drop the switch before its ports, because the ports would wait for their queues.
     drop(switch);
     spent
 }
@@ -186,7 +186,7 @@ fn finished_frames_between_guests_are_coalesced_in_the_receivers_buffers() {
     assert_eq!(on_a_switch(SUPER_FRAMES, send_segments), Cost { copies: 2, parses: SEGMENTS });
 }
 
-/// A guest's pair at an end of a cable.
+/// A guest's queue pair at an end of a cable.
 struct End {
     pair: QueuePair<VhostQueue, CableEnd>,
     control: Arc<PortControl>,
@@ -211,7 +211,7 @@ impl End {
     }
 }
 
-/// Returns the cost of sending a super-frame to a cable, and of receiving it in a guest of this kind.
+/// Returns the cost of sending a super-frame to a cable, and the cost of receiving it in a guest of this kind.
 fn over_a_cable(receiver: &GuestBuilder) -> (Cost, Cost) {
     let (near, far) = cable(&CableConfig::default());
     let mut sender = End::new(near, &guest_with(SUPER_FRAMES));
@@ -264,7 +264,7 @@ fn finished_frames_of_a_guest_reach_a_tap_without_a_scratch_copy() {
     let (_port, mut guest) = add_guest(&mut switch, &guest_with(0));
     let host = switch.control().add(Box::new(tap.queue(0).expect("the TAP's queue")), &PortConfig::default());
     let host = host.expect("room on the switch");
-    // Takes the kernel's own frames, sent when the TAP comes up.
+    // Fetch the frames that the kernel sends when the TAP comes up.
     for _ in 0..1000 {
         switch.poll(0);
     }
@@ -278,6 +278,6 @@ fn finished_frames_of_a_guest_reach_a_tap_without_a_scratch_copy() {
         );
     });
     drop(switch);
-    // Copies: out of the guest, into an aggregate, and by the kernel out of the aggregate.
+    // The three copies are from the guest, into an aggregate, and by the kernel from the aggregate.
     assert_eq!(spent, Cost { copies: 3, parses: SEGMENTS });
 }

@@ -1,4 +1,4 @@
-//! The shape of the house: no circles of files, and no test file left out of its program.
+//! Tests of the repository's structure: no import cycles between files, and no test file missing from its program.
 
 #[path = "house/files.rs"]
 mod files;
@@ -9,21 +9,21 @@ use std::fs;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// Remaining circles of more than two files, a line each: the crate, then its files. This list only shrinks.
+/// Remaining import cycles of more than two files, one per line: the crate, then its files. This list only shrinks.
 const CIRCLES: &str = include_str!("house/circles.txt");
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
 }
 
-/// The folders of all crates, in the order of their names.
+/// Returns the directories of all crates, sorted by name.
 fn crates() -> Vec<std::path::PathBuf> {
     let mut crates: Vec<_> = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path()).collect();
     crates.sort();
     crates
 }
 
-/// Returns true if a circle needs a line in the list: two files may know each other, and so may a parent and its own
+/// Returns true if a cycle needs a line in the list. Two files can import each other, and so can a parent and its
 /// children.
 fn needs_line(circle: &Circle) -> bool {
     let family = |parent: &String| {
@@ -60,7 +60,7 @@ fn a_parent_and_its_children_are_no_circle_of_the_list() {
     assert!(needs_line(&circle(&["a::b", "a::c", "a::d"])));
 }
 
-/// The names of a manifest's programs of one kind, such as `test`.
+/// Returns the names of a manifest's programs of one kind, such as `test`.
 fn programs(manifest: &Table, kind: &str) -> BTreeSet<String> {
     let programs = manifest.get(kind).and_then(Value::as_array).into_iter().flatten();
     programs.map(|program| program["name"].as_str().unwrap().to_owned()).collect()

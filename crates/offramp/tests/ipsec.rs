@@ -1,5 +1,5 @@
-//! IPsec as a user meets it: a daemon with ports that seal and open, the packets on the wire between them, and the
-//! errors of a wrong association.
+//! Tests of IPsec from a user's view: a daemon with ports that encrypt and decrypt, the packets on the wire between
+//! them, and the errors for a wrong association.
 
 #[allow(dead_code, reason = "shared with the tests of `up`")]
 #[path = "up/bed.rs"]
@@ -28,7 +28,7 @@ use std::time::Duration;
 const LINE: [&str; 2] = ["ofrline0", "ofrline1"];
 const PROTOCOL_ESP: u8 = 50;
 
-/// Writes a private key for AES-128-GCM; other numbers, other keys.
+/// Writes a key file for AES-128-GCM. Each number gives a different key.
 fn key_file(directory: &Path, number: u8) -> PathBuf {
     let file = directory.join(format!("{number}.key"));
     fs::write(&file, hex_key(number)).unwrap();
@@ -40,19 +40,19 @@ fn hex_key(number: u8) -> String {
     (0..20_u8).map(|n| format!("{:02x}", n.wrapping_mul(7) ^ number)).collect::<Vec<_>>().concat()
 }
 
-/// Lines of the file for an association.
+/// Returns the lines of an association in the daemon's file.
 fn sa(direction: &str, spi: u32, number: u8) -> String {
     format!(
         "[[port.sa]]\ndirection = \"{direction}\"\nspi = {spi:#x}\nsuite = \"aes128gcm16\"\nkey_file = \"{number}.key\"\n"
     )
 }
 
-/// Returns the lines of either port: 0x1001 from a to b, 0x1002 from b to a.
+/// Returns the lines of both ports: SPI 0x1001 from a to b, and SPI 0x1002 from b to a.
 fn both_ways() -> [String; 2] {
     [sa("out", 0x1001, 1) + &sa("in", 0x1002, 2), sa("out", 0x1002, 2) + &sa("in", 0x1001, 1)]
 }
 
-/// Returns a daemon with ports that protect everything, not started yet.
+/// Returns a daemon, not started yet, whose ports protect all traffic.
 fn unstarted(name: &str) -> Bed {
     let bed = Bed::unstarted(name, "");
     let state = format!("[daemon]\nstate_directory = \"{}\"\n", bed.file().with_file_name("state").display());
@@ -75,7 +75,7 @@ fn associations(status: &Value, port: usize) -> Vec<(String, u64, String, u64)> 
     all.iter().map(row).collect()
 }
 
-/// Returns the losses on any queue pair of either port.
+/// Returns all losses on the queue pairs of both ports.
 fn lost(status: &Value) -> Vec<String> {
     let mut lost = Vec::new();
     for port in status["ports"].as_array().unwrap() {
@@ -103,9 +103,9 @@ fn tcp_crosses_a_protected_cable_in_super_frames_and_show_tells_the_associations
     }
     let sealed = associations(&status, 0)[0].3;
     let on_line = queue_sum(&status, "a", "transmit", "frames_out");
-    // Everything else on the wire is not IP.
+    // All other frames on the wire are not IP.
     assert!(sealed <= on_line && on_line - sealed < 20, "{sealed} of {on_line}");
-    // Large send and coalescing go on as in the clear.
+    // Segmentation and coalescing work as without encryption.
     for (port, way) in [("a", "transmit"), ("b", "receive")] {
         let (frames, host) =
             (queue_sum(&status, port, way, "frames_out"), queue_sum(&status, port, way, "host_frames"));
@@ -132,24 +132,24 @@ fn tcp_crosses_a_switch_between_two_protected_ports() {
         assert_eq!(shown.len(), 2);
         assert!(shown.iter().all(|(_, _, state, packets)| state == "alive" && *packets > 0), "{shown:?}");
     }
-    // Large send and coalescing go on as on a cable.
+    // Segmentation and coalescing work as on a cable.
     for (port, way) in [("a", "transmit"), ("b", "receive")] {
         let (frames, host) =
             (queue_sum(&status, port, way, "frames_out"), queue_sum(&status, port, way, "host_frames"));
         assert!(host * 2 < frames, "{port} {way}: {host} super-frames of {frames} frames");
     }
-    // A third association with another key on one side alone: the other side does not open its packets.
+    // Add a third association with another key on only one side: the other side cannot decrypt its packets.
     assert!(bed.run(&["sa", "del", "b", "in", "0x1001"]).status.success());
     bed.until(|| associations(&bed.show(), 1).len() == 1);
 }
 
-/// Guests on the switch, their addresses, and their queue pairs.
+/// Guests on the switch, their addresses, and their number of queue pairs.
 const GUESTS: [&str; 2] = ["vm0", "vm1"];
 const GUEST_ADDRESSES: [[u8; 4]; 2] = [[10, 9, 0, 1], [10, 9, 0, 2]];
 const GUEST_PAIRS: usize = 4;
 const FLOWS: u16 = 64;
 
-/// A finished UDP frame of guest `side` to `destination`; `flow` is its source port.
+/// Returns a complete UDP frame from guest `side` to `to`. `flow` is its source port.
 fn datagram(side: usize, to: ([u8; 6], [u8; 4]), flow: u16) -> Vec<u8> {
     let mut frame = [to.0.as_slice(), &[2, 9, 0, 0, 0, side as u8], &[8, 0]].concat();
     frame.extend([0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -163,7 +163,7 @@ fn datagram(side: usize, to: ([u8; 6], [u8; 4]), flow: u16) -> Vec<u8> {
     frame
 }
 
-/// Sends a datagram of each flow, and waits until the port has taken them.
+/// Sends a datagram of each flow, and waits until the port has fetched all datagrams.
 fn send_flows(guest: &mut Guest, side: usize, to: ([u8; 6], [u8; 4])) {
     for flow in 0..FLOWS {
         guest.tx(0).stage(&VnetHeader::default(), &[&datagram(side, to, flow)]).expect("room in the ring");
@@ -172,13 +172,14 @@ fn send_flows(guest: &mut Guest, side: usize, to: ([u8; 6], [u8; 4])) {
     guest.tx(0).drain(Duration::from_secs(20));
 }
 
-/// Writes a file with two guests on one switch, beside the bed's two TAPs; the guests protect the traffic between them.
+/// Adds two guests on the same switch as the bed's two TAPs to the daemon's file. The guests protect the traffic
+/// between them.
 fn on_one_switch(bed: &Bed) -> [PathBuf; 2] {
     let directory = bed.file().parent().unwrap().to_owned();
     let text = fs::read_to_string(bed.file()).unwrap();
     let mut text = on_switch(&text.replace("queue_pairs = 1", "queue_pairs = 3"));
     for number in 1..=2_u8 {
-        // The cipher's key and the HMAC's.
+        // Each file contains the keys of cipher and HMAC.
         let keys = [number, number + 2].map(|byte| format!("{byte:02x}").repeat(32)).join("\n");
         fs::write(key_file(&directory, number), keys).unwrap();
     }
@@ -221,14 +222,14 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
         (0..GUEST_PAIRS).for_each(|pair| assert!(guest.rx(pair).fill(200, 1526) > 0));
         guest
     });
-    // Until the second pair runs, the first has all flows. A pair runs once it has taken a frame; this one is too short
-    // to make a station known.
+    // Until the second pair runs, the first pair receives all flows. A pair runs after it has fetched a frame. This
+    // frame is too short for the switch to learn a station.
     let last = guests[1].tx(GUEST_PAIRS - 1);
     last.stage(&VnetHeader::default(), &[&[0; 10]]).expect("room in the ring");
     last.publish();
     last.drain(Duration::from_secs(20));
 
-    // Between the guests: sealed on the switch, in the clear in the guest, each flow on a pair of its own.
+    // Traffic between the guests is encrypted on the switch and unencrypted in the guest. Each flow stays on one pair.
     let mut places = BTreeMap::new();
     for _ in 0..3 {
         send_flows(&mut guests[0], 0, ([2, 9, 0, 0, 0, 1], GUEST_ADDRESSES[1]));
@@ -245,7 +246,7 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
             came == FLOWS
         });
     }
-    // With a fair hash, one run in 10^7 leaves a pair out.
+    // With a fair hash, the probability of an unused pair is 10^-7.
     assert_eq!(places.values().collect::<BTreeSet<_>>().len(), GUEST_PAIRS);
     let status = bed.show();
     for (port, way) in [("vm0", "out"), ("vm1", "in")] {
@@ -253,7 +254,7 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
         let shown = associations(&status, index);
         assert!(shown.iter().any(|sa| sa.0 == way && sa.3 == 3 * u64::from(FLOWS)), "{port}: {shown:?}");
     }
-    // Nobody knew the second guest's station, so the TAP received the sealed frames, and only those.
+    // The switch had not learnt the second guest's station, so the TAP received only the encrypted frames.
     let of_guests = |frame: &Vec<u8>| frame[6..11] == [2, 9, 0, 0, 0];
     let mut flooded = Vec::new();
     bed.until(|| {
@@ -262,7 +263,7 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
     });
     assert!(flooded.iter().all(|frame| frame[23] == PROTOCOL_ESP));
 
-    // To the TAP: in the clear, and many frames per wake-up of its kernel.
+    // Traffic to the TAP is unencrypted, with many frames per wake-up of the TAP's kernel.
     let before = queue_sum(&bed.show(), "a", "receive", "interrupts");
     send_flows(&mut guests[0], 0, (tap, [10, 9, 0, 3]));
     let mut clear = Vec::new();
@@ -292,11 +293,11 @@ fn several_queue_pairs_with_threads_of_their_own_share_the_associations() {
     fs::write(bed.file(), text.replace("name = \"b\"", &format!("name = \"b\"\ncpus = [{last}]"))).unwrap();
     bed.start_again();
     for _ in 0..4 {
-        // Another connection, perhaps on another queue pair.
+        // Open another connection, which may use another queue pair.
         bed.carry_tcp_for("0.1");
     }
     let status = bed.show();
-    // A thread may run too late for the window on a busy machine; nothing else is lost.
+    // On a busy machine, a thread may run too late for the replay window. No frame may be lost for another reason.
     assert!(lost(&status).iter().all(|line| line.contains("receive too_old")), "{:?}", lost(&status));
     for (port, spi) in [(0, 0x1001), (1, 0x1001)] {
         let protected = associations(&status, port).into_iter().find(|sa| sa.1 == spi).unwrap().3;
@@ -341,7 +342,7 @@ fn a_rekey_under_load_loses_no_frame() {
     );
 }
 
-/// Returns a packet socket's captured frames so far.
+/// Returns the frames captured by a packet socket so far.
 fn captured(socket: &impl AsRawFd) -> Vec<Vec<u8>> {
     let (mut frames, mut buffer) = (Vec::new(), vec![0; 65536]);
     while let Ok(len) = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
@@ -350,7 +351,7 @@ fn captured(socket: &impl AsRawFd) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns a namespace with a veth pair for a wire, and a packet socket that captures its frames.
+/// Returns a namespace with a veth pair used as the wire, and a packet socket that captures its frames.
 fn captured_line() -> (NetNs, OwnedFd) {
     let line = NetNs::new().unwrap();
     let capture = line.run(|| {
@@ -366,14 +367,14 @@ fn captured_line() -> (NetNs, OwnedFd) {
     (line, capture.unwrap())
 }
 
-/// The veth pair in the place of the cable.
+/// Replaces the cable by the veth pair in the daemon's file.
 fn on_line(bed: &Bed) {
     bed.rewrite(|text| {
         text.replace("cable = \"b\"", "packet = \"ofrline0\"").replace("cable = \"a\"", "packet = \"ofrline1\"")
     });
 }
 
-/// Sets the hosts' neighbours, to avoid ARP.
+/// Sets permanent neighbours on both hosts, to avoid ARP.
 fn set_neighbours(bed: &Bed) {
     let macs = [0, 1].map(|side| bed.host(side).run(|| link::mac(bed::INTERFACE).unwrap()).unwrap());
     for (side, other) in [(0, 1), (1, 0)] {
@@ -392,11 +393,11 @@ fn a_capture_on_the_line_between_two_adapters_sees_esp_and_nothing_else() {
     set_neighbours(&bed);
     bed.carry_tcp();
     let mut frames = captured(&capture);
-    // The kernel's own frames on its interfaces are not the adapters'.
+    // Remove frames that the kernel itself sends on the interfaces.
     frames.retain(|frame| own.iter().all(|mac| frame[6..12] != mac[..]));
     assert!(frames.len() > 20, "{} frames were captured", frames.len());
     for frame in &frames {
-        // Multicasts of the hosts' kernels to all of IPv6 are sealed behind their hop-by-hop header.
+        // IPv6 multicasts of the hosts' kernels are encrypted after their hop-by-hop header.
         let layout = Frame::received(&mut frame.clone()).layout().copied().unwrap();
         assert_eq!(layout.protocol, PROTOCOL_ESP, "{:02x?}", &frame[..40]);
     }
@@ -430,7 +431,7 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
         &bed.run(&["sa", "rekey", "a", "out", "0x1001", "spi=0x1002", &key(&good)]),
         &["new keys are the old ones"],
     );
-    // The other port may receive with that key from this one, but not seal with it.
+    // The other port can use that key for receiving from this port, but not for sending.
     let other = |way: &str, spi: &str| bed.run(&["sa", "add", "b", way, "suite=aes128gcm16", spi, &key(&good)]);
     refused(
         &other("direction=out", "spi=0x2001"),
@@ -438,7 +439,7 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
     );
     assert!(other("direction=in", "spi=0x1001").status.success());
     assert!(bed.run(&["sa", "del", "b", "in", "0x1001"]).status.success());
-    // From standard input.
+    // Read the key from standard input.
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
     command.args(["sa", "rekey", "a", "out", "0x1001", "spi=0x1002", "key_file=-", "--control"]).arg(bed.control());
     let mut rekey = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -448,7 +449,7 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
     assert!(String::from_utf8(output.stdout).unwrap().contains("SA out 0x00001002: alive"));
     assert_eq!(associations(&bed.show(), 0), [("out".to_owned(), 0x1002, "alive".to_owned(), 0)]);
     assert!(bed.run(&["sa", "del", "a", "out", "0x1002"]).status.success());
-    // Traffic under this policy is lost, until the file is read again.
+    // Traffic that matches this policy is lost until the file is read again.
     assert!(
         bed.show()["ports"][0]["ipsec"]["policies"][0].as_str().unwrap().starts_with("out protect: all of IP, of an")
     );
@@ -463,7 +464,7 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
     bed.until(|| bed.stderr().contains("reloaded\n"));
     bed.carry_tcp();
     assert!(!bed.stderr().contains(&hex_key(8)[..16]));
-    // The log names the client of a change.
+    // The log names the client that made a change.
     let who = format!("offramp: uid {}, process ", nix::unistd::geteuid());
     let stderr = bed.stderr();
     let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with(&who)).collect();
@@ -477,7 +478,7 @@ fn nothing_goes_in_the_clear_when_an_association_is_deleted_or_its_daemon_has_st
     let (line, capture) = captured_line();
     let mut bed = Bed::unstarted("esp-open", "");
     on_line(&bed);
-    // Associations come from a client alone.
+    // The file has no associations: only a client adds associations.
     let text = fs::read_to_string(bed.file()).unwrap();
     fs::write(
         bed.file(),
@@ -520,7 +521,7 @@ fn nothing_goes_in_the_clear_when_an_association_is_deleted_or_its_daemon_has_st
     assert_eq!(clear, 0, "datagrams in the clear");
 }
 
-/// Returns the lost frames of a port's first queue pair for `reason`.
+/// Returns the number of frames lost for `reason` on a port's first queue pair.
 fn queue_lost(status: &Value, port: &str, way: &str, reason: &str) -> u64 {
     bed::direction(status, port, way)["lost"][reason].as_u64().unwrap()
 }
@@ -555,7 +556,7 @@ fn sighup_installs_what_is_new_in_the_file_and_retires_what_is_gone() {
         [(0x1002, "alive"), (0x1001, "retiring"), (0x1005, "alive")].map(|(spi, state)| (spi, state.to_owned()));
     assert_eq!(spis(1), right);
     bed.carry_tcp();
-    // The same SPI with other keys is refused, and nothing of it is installed.
+    // The same SPI with other keys is refused, and no part of the file is applied.
     key_file(&directory, 1);
     fs::write(bed.file(), renewed.replace("5.key", "1.key")).unwrap();
     bed.signal(Signal::SIGHUP);
@@ -577,7 +578,7 @@ fn sighup_brings_back_nothing_that_a_rekey_has_replaced() {
     bed.until(|| spis(1) == [0x1002, 0x1006]);
     bed.signal(Signal::SIGHUP);
     bed.until(|| bed.stderr().contains("reloaded\n"));
-    // The old key would start with an empty window.
+    // Reinstalling the old key would start with an empty replay window.
     assert_eq!([spis(0), spis(1)], [[0x1006, 0x1002], [0x1002, 0x1006]]);
     bed.carry_tcp();
 }
@@ -602,7 +603,7 @@ fn a_key_that_has_sealed_on_one_port_seals_on_no_other_unless_it_continues() {
     assert!(add(&[&format!("sequence={sequence}")]).status.success(), "{sequence} of {message}");
 }
 
-/// The number of the ESP packet in a frame, with its SPI.
+/// Returns the SPI and the sequence number of the ESP packet in a frame.
 fn esp_of(frame: &[u8]) -> Option<(u32, u32)> {
     match Arrival::of(&Frame::received(&mut frame.to_vec()), None) {
         Ok(Arrival::Esp(packet)) => Some((packet.spi, packet.sequence)),
@@ -626,7 +627,7 @@ fn a_daemon_that_is_killed_under_traffic_uses_no_number_of_a_key_twice() {
         let (mut frames, is_killed) = (Vec::new(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let sender = scope.spawn(|| bed.host(0).run(|| send_datagrams(kill, &is_killed)).unwrap());
-            // In the middle of the traffic, each time at another point.
+            // Kill the daemon during the traffic, each time at a different point.
             bed.until(|| {
                 frames.extend(captured(&capture));
                 frames.len() > 100 + 150 * kill
@@ -648,7 +649,7 @@ fn a_daemon_that_is_killed_under_traffic_uses_no_number_of_a_key_twice() {
     }
 }
 
-/// Sends datagrams to the other host, as long as the daemon lives.
+/// Sends datagrams to the other host until the daemon is killed.
 fn send_datagrams(kill: usize, is_killed: &AtomicBool) {
     let socket = UdpSocket::bind((bed::ADDRESSES[0], 0)).unwrap();
     // The limit ends the loop if the test fails before the kill.
@@ -656,7 +657,7 @@ fn send_datagrams(kill: usize, is_killed: &AtomicBool) {
         if is_killed.load(Relaxed) {
             return;
         }
-        // The interface may be full.
+        // The interface's queue may be full.
         let _ = socket.send_to(format!("{kill} {n}").as_bytes(), (bed::ADDRESSES[1], 9));
     }
 }
@@ -748,7 +749,7 @@ fn a_key_file_of_somebody_else_is_refused() {
         ]),
         &["key file", "belongs to uid 12345"],
     );
-    // The daemon's user may own it, because the daemon reads it again on SIGHUP.
+    // The daemon's user can own the key file, because the daemon reads the file again on SIGHUP.
     bed.rewrite(|text| text.replace("user = \"root\"", "user = \"nobody\""));
     let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
     std::os::unix::fs::chown(&key, Some(nobody.uid.as_raw()), None).unwrap();

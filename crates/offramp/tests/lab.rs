@@ -1,4 +1,4 @@
-//! `offramp lab` as a user meets it: its output, and its end after an error.
+//! Tests of `offramp lab` from a user's view: its output, and its end after an error.
 
 #![cfg(feature = "lab")]
 
@@ -20,7 +20,7 @@ fn page(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("offramp-{}-{name}.html", std::process::id()))
 }
 
-/// Requires a failure before anything begins: exit status 2 and one line with `text`.
+/// Checks that the program fails before the measurement starts, with exit status 2 and one line that contains `text`.
 fn refused(args: &[&str], text: &str) {
     let output = offramp(args);
     let message = String::from_utf8_lossy(&output.stderr);
@@ -58,7 +58,7 @@ fn a_run_that_is_stopped_keeps_what_it_has_finished() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
     command.args(args).arg(&page).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = command.spawn().unwrap();
-    // The progress line at the start of the second experiment.
+    // Wait for the progress line at the start of the second experiment.
     let mut progress = BufReader::new(run.stderr.take().unwrap()).lines();
     assert!(progress.any(|line| line.unwrap().contains("all")));
     send("TERM", &run.id().to_string());
@@ -145,8 +145,8 @@ fn what_a_guest_needs_is_said_when_it_is_not_there() {
     assert!(message.contains("install User Mode Linux") || message.contains("x86-64"), "{message}");
 }
 
-/// Returns the arguments of a run with a guest. Its kernel is the newest in `/boot`, or the one in
-/// `OFFRAMP_GUEST_KERNEL`.
+/// Returns the arguments of a run with a guest. The guest's kernel is given by `OFFRAMP_GUEST_KERNEL`, or is the newest
+/// kernel in `/boot`.
 fn with_guest(args: &[&str]) -> Vec<String> {
     let mut all: Vec<String> = ["lab", "--port", "vhost-user"].iter().chain(args).map(|&arg| arg.to_owned()).collect();
     if let Ok(kernel) = std::env::var("OFFRAMP_GUEST_KERNEL") {
@@ -155,7 +155,7 @@ fn with_guest(args: &[&str]) -> Vec<String> {
     all
 }
 
-/// Returns the payload bytes per frame handed over by the hosts of a variant.
+/// Returns the payload bytes per frame sent by the hosts of a variant.
 fn bytes_per_sent_frame(variant: &serde_json::Value) -> f64 {
     let sample = &variant["samples"][0];
     sample["bytes"].as_f64().unwrap() / sample["sent_frames"].as_f64().unwrap()
@@ -192,7 +192,7 @@ fn fewer_and_larger_frames(guest: &str, accelerators: &[&str]) {
     }
     let [off, on] = [0, 1].map(|nth| &variants[nth]);
     assert_eq!((&off["name"], &on["name"]), (&"off".into(), &"on".into()));
-    // Without large send no frame is larger than the MTU; acknowledgements without payload only lower the mean.
+    // Without TSO, no frame is larger than the MTU. Acknowledgements without payload only lower the mean.
     assert!(bytes_per_sent_frame(off) < 1500.0, "{off}");
     assert!(bytes_per_sent_frame(on) > 2.0 * 1500.0, "{on}");
 }
@@ -204,7 +204,7 @@ fn a_guests_driver_sets_its_own_moderation_and_adapts_it() {
     let options = ["--guest", "qemu-generic", "--only", "moderation-bulk", "--repeats", "1", "--json", "--html"];
     let args = with_guest(&[&options[..], &[page.to_str().unwrap()]].concat());
     let output = Command::new(env!("CARGO_BIN_EXE_offramp")).args(&args).output().unwrap();
-    // The run fails if DIM has set nothing.
+    // The run fails if DIM has not changed the coalescing.
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::remove_file(&page).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -226,7 +226,7 @@ fn guests_of(parent: u32) -> Vec<i32> {
     pids.split_whitespace().filter(is_guest).map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Returns true once a guest has booted: its boot file system is then removed.
+/// Returns true if a guest has booted, which removes its boot file system.
 fn has_booted(guest: i32) -> bool {
     let command = std::fs::read_to_string(format!("/proc/{guest}/cmdline")).unwrap_or_default();
     let of_qemu = command.split('\0').skip_while(|argument| *argument != "-initrd").nth(1);
@@ -234,7 +234,7 @@ fn has_booted(guest: i32) -> bool {
     file.is_some_and(|file| !PathBuf::from(file).exists())
 }
 
-/// Starts a run of minutes, and returns it with its guest after the boot.
+/// Starts a run that takes minutes. Returns the run and the process id of its booted guest.
 fn long_run_with_guest(how: [&str; 2]) -> (Child, i32) {
     let args = with_guest(&["--only", "lso", "--seconds", "60", how[0], how[1]]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
@@ -279,7 +279,7 @@ fn a_guest_that_is_a_program_and_is_killed_ends_the_run() {
     killed_guest_ends_the_run(AS_A_PROGRAM);
 }
 
-/// Options for the two kinds of guests.
+/// Options for an emulated guest, and for a guest that runs as a program.
 const EMULATED: [&str; 2] = ["--guest-accel", "tcg"];
 const AS_A_PROGRAM: [&str; 2] = ["--guest", "uml"];
 
@@ -289,7 +289,7 @@ fn killed_guest_ends_the_run(how: [&str; 2]) {
     let ended = lab.wait_with_output().unwrap();
     let message = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{message}");
-    // The kill may come while a message to it is under way.
+    // The kill may happen while a message to the guest is in transit.
     let told = message.contains("the guest accepts no commands");
     assert!(told || message.contains("the guest ended (signal: 9"), "{message}");
 }

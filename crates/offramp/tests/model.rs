@@ -1,4 +1,4 @@
-//! `offramp model` as its users meet it: refusals, readers of its output, and interrupted sweeps.
+//! Tests of `offramp model` from a user's view: refusals, readers of its output, and interrupted sweeps.
 
 #![cfg(feature = "lab")]
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Maximum time of a few points of a sweep: a guard, not a bound.
+/// Time limit for a few points of a sweep, which only detects a hang.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn offramp(args: &[&str]) -> Command {

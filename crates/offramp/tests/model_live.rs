@@ -1,5 +1,5 @@
-//! `offramp model claims --live`: the lab's results beside the published figures and the model's. Needs root: the lab
-//! makes network namespaces.
+//! Tests of `offramp model claims --live`: the lab's results next to the published and the modelled figures. Needs
+//! root, because the lab creates network namespaces.
 
 #![cfg(feature = "lab")]
 
@@ -15,7 +15,7 @@ fn file(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("offramp-model-live-{}-{name}", std::process::id()))
 }
 
-/// A report of two short experiments, as the lab prints it.
+/// Writes a report of two short experiments, as printed by the lab.
 fn measure(path: &Path) {
     let page = file("page.html");
     let args = ["lab", "--only", "lso-1g,tso-udp", "--repeats", "2", "--seconds", "0.05", "--json", "--html"];
@@ -36,7 +36,7 @@ fn what_the_lab_measured_stands_beside_its_claims_and_nothing_beside_the_others(
     let lab: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let output = offramp(&["model", "claims", "--json", "--live", path.to_str().unwrap()]);
     std::fs::remove_file(&path).ok();
-    // Some rows miss their targets whatever the measurement.
+    // Some rows miss their targets regardless of the measurement.
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let table: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(table["live_run"]["experiments"], serde_json::json!(["lso-1g", "tso-udp"]));

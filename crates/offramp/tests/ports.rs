@@ -1,4 +1,4 @@
-//! Ports and switches added and removed while a daemon runs, and their errors.
+//! Tests of adding and removing ports and switches while a daemon runs, and of the errors.
 
 #[allow(dead_code, reason = "shared with other tests of the daemon")]
 #[path = "up/bed.rs"]
@@ -17,11 +17,12 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Guard against an endless test.
+/// Time limit that detects a hang.
 const PATIENCE: Duration = Duration::from_secs(20);
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// Starts two TAPs on the switch "lan". It knows host addresses by learning alone: a forgotten one is lost.
+/// Starts a daemon with two TAPs on the switch "lan". The switch only learns host addresses, so frames to a forgotten
+/// address are lost.
 fn start(name: &str, daemon: &str) -> Bed {
     let mut bed = Bed::unstarted(name, daemon);
     bed.rewrite(|text| on_switch(text) + "unknown_unicast = \"drop\"\n");
@@ -33,12 +34,12 @@ fn socket(bed: &Bed, name: &str) -> PathBuf {
     bed.file().with_file_name(format!("{name}.sock"))
 }
 
-/// A port for a guest.
+/// Returns the section of a guest's port in the daemon's file.
 fn guest(bed: &Bed, name: &str, wire: &str) -> String {
     format!("[[port]]\nname = \"{name}\"\nhost.vhost_user = \"{}\"\nwire.{wire}\n", socket(bed, name).display())
 }
 
-/// `offramp port add -` or `offramp switch add -`.
+/// Runs `offramp port add -` or `offramp switch add -` with `text` as standard input.
 fn add_by(bed: &Bed, noun: &str, text: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
     command.args([noun, "add", "-", "--control"]).arg(bed.control()).stdin(Stdio::piped());
@@ -64,7 +65,7 @@ fn names(bed: &Bed) -> Vec<String> {
     bed.show()["ports"].as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Returns a frame of a protocol nobody answers.
+/// Returns a frame of a protocol that nobody answers.
 fn frame(source: u8, destination: [u8; 6]) -> Vec<u8> {
     [&destination[..], &[2, 0, 0, 0, 1, source], &[0x88, 0xb5], &[source; 46]].concat()
 }
@@ -76,8 +77,8 @@ fn filled(mut guest: Guest) -> Guest {
     guest
 }
 
-/// Sends numbered datagrams from host a to host b, one after the other, until `is_over`: every one must arrive, in
-/// order. Host b never sends, so only the switch's memory of it leads there.
+/// Sends numbered datagrams from host a to host b, one after another, until `is_over`. Every datagram must arrive, in
+/// order. Host b never sends, so the frames arrive only if the switch does not forget its address.
 fn carry_datagrams(bed: &Bed, is_over: &AtomicBool, carried: &AtomicU64) {
     let sender = bed.host(0).run(|| UdpSocket::bind((ADDRESSES[0], 0)).unwrap()).unwrap();
     let receiver = bed.host(1).run(|| UdpSocket::bind((ADDRESSES[1], 0)).unwrap()).unwrap();
@@ -104,7 +105,7 @@ fn ports_come_and_go_and_nobody_else_loses_a_frame() {
         let directions = ["a", "b"].iter().flat_map(|port| ["transmit", "receive"].map(|way| (*port, way)));
         directions.map(|(port, way)| direction(status, port, way)["lost"].clone()).collect()
     };
-    // Each host has asked for the other's address.
+    // Afterwards, each host has resolved the other's address.
     bed.carry_tcp_for("0.05");
     let before = lost(&bed.show());
     let (is_over, carried) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -121,7 +122,7 @@ fn ports_come_and_go_and_nobody_else_loses_a_frame() {
             let added = done(&add(&bed, &(text + &guest(&bed, "vm3", "cable = \"vm2\""))));
             assert_eq!(added, "port vm0 added\nport vm1 added\nport vm2 added\nport vm3 added\n");
             goes_on();
-            // Guests under traffic; the last rounds have none connected.
+            // Connect guests with traffic, except in the last rounds.
             let guests: Vec<_> = [1, 2]
                 .iter()
                 .filter(|_| round < 8)
@@ -167,7 +168,7 @@ fn guests_that_were_added_exchange_frames_on_a_switch_and_a_cable() {
             assert_ne!(from, to);
         }
     }
-    // Every thread is in the sandbox, including later ones.
+    // Every thread is in the sandbox, including threads started later.
     let tasks = fs::read_dir(format!("/proc/{}/task", bed.process())).unwrap();
     let statuses: Vec<_> =
         tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok()).collect();
@@ -175,9 +176,9 @@ fn guests_that_were_added_exchange_frames_on_a_switch_and_a_cable() {
         assert!(statuses.iter().any(|status| status.starts_with(&format!("Name:\t{name}\n"))), "{name}");
     }
     assert!(statuses.iter().all(|status| status.contains("\nSeccomp:\t2\n")));
-    // An added port equals one in the file: shown, set, and gone with the daemon.
+    // An added port behaves like a port in the file: it can be shown and set, and ends with the daemon.
     assert!(bed.run(&["set", "s0", "lso", "off"]).status.success());
-    // Settings of others stay as they are.
+    // Settings of other ports do not change.
     assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
     done(&add_by(&bed, "switch", "[[switch]]\nname = \"later\"\n"));
     assert!(["a", "s0"].iter().all(|port| bed::feature(&bed.show(), port, "tso4")["allowed"] == false));
@@ -239,7 +240,7 @@ fn what_cannot_be_added_or_removed_is_one_clear_line_and_nothing_has_changed() {
     refused(&bed.run(&["switch", "remove", "lan"]), "port \"a\" is on it");
     assert_eq!((names(&bed), files()), (before, files_before));
     drop(taken);
-    // Now it is a dead socket, and the daemon replaces it.
+    // The file is now a dead socket, which the daemon replaces.
     done(&after_good(&on_lan("taken")));
     assert!(
         bed.stderr().contains("add \"-\": refused") && bed.stderr().contains("add \"-\": done"),
@@ -261,7 +262,7 @@ fn a_port_that_is_removed_under_traffic_is_gone_and_may_come_again() {
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    // Its port may be gone: then the ring stays full.
+                    // If its port was removed, the ring stays full.
                     sender.tx(0).stage(&VnetHeader::default(), &[&frame(1, [2, 0, 0, 0, 1, 2])]);
                     sender.tx(0).publish();
                 }
@@ -290,7 +291,7 @@ fn sighup_makes_what_runs_be_what_the_file_says_or_changes_nothing() {
         fs::write(bed.file(), text).unwrap();
         bed.signal(Signal::SIGHUP);
         bed.until(|| bed.stderr()[before..].contains(told));
-        // Drop the notices: without a reader they would block the daemon.
+        // Drop the notifications: without a reader they would block the daemon.
         bed.drop_notices();
     };
     done(&add(&bed, &guest(&bed, "client", "switch = \"lan\"")));
@@ -300,7 +301,7 @@ fn sighup_makes_what_runs_be_what_the_file_says_or_changes_nothing() {
     assert_eq!(names(&bed), ["a", "b", "vm0", "vm1", "client"]);
     let _guest = Guest::builder().connect(socket(&bed, "vm0"));
     bed.carry_tcp();
-    // Half of it is right: features change, and a port needed by another one disappears.
+    // The file is only partly valid: features change, but a port that another port needs is removed.
     let featured = more.replace("# changes of b", "features = { rsc = false }");
     for (wrong, why) in [
         (featured.replace("name = \"vm1\"", "nam = \"vm1\""), "unknown key \"nam\""),
@@ -321,7 +322,7 @@ fn sighup_makes_what_runs_be_what_the_file_says_or_changes_nothing() {
         assert_eq!(names(&bed), ["a", "b", "vm0", "vm1", "client"]);
         assert_eq!(bed::feature(&bed.show(), "b", "rsc4")["allowed"], true, "{why}");
     }
-    // Ports removed by a client come back, and a client's port may become the file's.
+    // Ports removed by a client are added again, and a port added by a client can become a port of the file.
     done(&bed.run(&["port", "remove", "vm1"]));
     let client = guest(&bed, "client", "switch = \"lan\"");
     reload(&(featured.clone() + &client), "reloaded\nport vm1 added\n");
@@ -409,7 +410,7 @@ fn monitor_says_what_happens_while_it_happens() {
         assert!(event["unix_ms"].as_u64().unwrap() > 1_700_000_000_000, "{event}");
         event
     };
-    // The daemon may not serve the monitor yet: make changes until it reports one.
+    // The daemon may not serve the monitor yet, so make changes until the monitor reports a change.
     let heard = std::thread::scope(|scope| {
         let first = scope.spawn(&mut next);
         while !first.is_finished() {
@@ -424,7 +425,7 @@ fn monitor_says_what_happens_while_it_happens() {
     vm.frontend();
     drop(vm);
     bed.until(|| bed.show()["ports"][2]["host"]["connected"] == false);
-    // A frontend with a forbidden message.
+    // Connect a frontend that sends a forbidden message.
     let mut wrong = UnixStream::connect(socket(&bed, "vm0")).unwrap();
     wrong.write_all(&[0xff; 64]).unwrap();
     bed.until(|| bed.show()["ports"][2]["host"]["counters"]["bad_messages"] == 1);
@@ -450,7 +451,7 @@ fn monitor_says_what_happens_while_it_happens() {
     bed.carry_tcp();
     let limited = std::iter::from_fn(|| Some(next())).find(|event| event["event"] == "limit_reached").unwrap();
     assert_eq!((&limited["port"], &limited["direction"]), (&"a".into(), &"transmit".into()));
-    // It ends with the daemon.
+    // The monitor ends with the daemon.
     bed.signal(Signal::SIGTERM);
     assert_eq!(monitor.wait().unwrap().code(), Some(1));
 }

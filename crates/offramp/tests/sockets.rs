@@ -1,4 +1,4 @@
-//! Guests' sockets passed by the starter of the daemon.
+//! Tests of guests' sockets passed by the process that starts the daemon.
 
 #[allow(dead_code, reason = "shared with other tests of the daemon")]
 #[path = "up/bed.rs"]
@@ -43,7 +43,8 @@ impl Setting {
         self.directory.path(name).to_str().unwrap().to_owned()
     }
 
-    /// Returns a shell with two sockets as standard input and output; it runs `offramp up` as `$@` of `script`.
+    /// Returns a shell command with two sockets as standard input and output. In `script`, `$@` is the command `offramp
+    /// up`.
     fn command(&self, sockets: [&UnixListener; 2], script: &str) -> Command {
         let [first, second] = sockets.map(|socket| OwnedFd::from(socket.try_clone().unwrap()));
         let mut command = Command::new("sh");
@@ -57,7 +58,7 @@ impl Setting {
         serde_json::from_slice(&shown.stdout).ok()
     }
 
-    /// Waits until the daemon answers; returns its shown sockets.
+    /// Waits until the daemon answers, and returns the sockets that it shows.
     fn sockets(&self) -> Vec<String> {
         let until = Instant::now() + PATIENCE;
         let status = loop {
@@ -106,10 +107,10 @@ fn sockets_of_a_service_manager_go_to_the_ports_of_their_names_and_outlive_the_d
         assert_eq!(setting.sockets(), [setting.path("passed0.sock"), setting.path("passed1.sock")]);
         exchange(&paths[0], &paths[1]);
         end(daemon);
-        // The file's paths are unused, and the passed sockets still exist.
+        // The paths in the file are unused, and the passed sockets still exist.
         assert!(!setting.directory.path("own0.sock").exists() && paths.iter().all(|path| path.exists()));
     }
-    // The daemon does not take sockets for another process.
+    // The daemon ignores sockets passed for another process.
     let others = activate.replace("$$", "1");
     let daemon = setting.command([&sockets[0], &sockets[1]], &others).spawn().unwrap();
     assert_eq!(setting.sockets(), [setting.path("own0.sock"), setting.path("own1.sock")]);
@@ -184,11 +185,11 @@ fn the_backend_says_what_it_is_and_so_does_its_description_for_managers() {
     let said: Value = serde_json::from_slice(&said.stdout).unwrap();
     let dist = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/vhost-user");
     let described: Value = serde_json::from_slice(&fs::read(format!("{dist}/50-offramp.json")).unwrap()).unwrap();
-    // Members of VHostUserBackendCapabilities and VhostUserBackend.
+    // The members are those of VHostUserBackendCapabilities and VhostUserBackend.
     assert_eq!(said, serde_json::json!({ "type": "net" }));
     assert_eq!(described["type"], said["type"]);
     assert!(described["description"].is_string() && described.as_object().unwrap().len() == 3);
-    // The package has the program there.
+    // The package installs the program at this path.
     let binary = described["binary"].as_str().unwrap();
     let package = include_str!("../Cargo.toml");
     let (directory, name) = binary.rsplit_once('/').unwrap();

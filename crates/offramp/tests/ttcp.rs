@@ -1,4 +1,4 @@
-//! `offramp ttcp` as it is used by hand and by scripts: two processes, exit status, one line of JSON per event.
+//! Tests of `offramp ttcp` as used by people and scripts: two processes, exit status, and one line of JSON per event.
 
 #![cfg(feature = "lab")]
 
@@ -39,7 +39,7 @@ impl Talker {
         panic!("it ended without saying {event}");
     }
 
-    /// Open descriptors and threads.
+    /// Returns the number of open descriptors and of threads.
     fn holdings(&self) -> (usize, usize) {
         let count = |what: &str| {
             let path = Path::new("/proc").join(self.child.id().to_string()).join(what);
@@ -51,7 +51,7 @@ impl Talker {
 
 impl Drop for Talker {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -79,7 +79,7 @@ fn a_killed_client_leaves_nothing_behind_and_the_server_serves_the_next() {
     assert!(server.holdings() > before);
     client_to_kill.child.kill().unwrap();
     server.wait_for("lost");
-    // The session tells its end before its thread is gone.
+    // The session reports its end before its thread has ended.
     while server.holdings() != before {
         thread::sleep(Duration::from_millis(5));
     }

@@ -1,4 +1,4 @@
-//! `offramp up`, `show` and `set` as a user meets them: a daemon, two hosts on a cable, and errors.
+//! Tests of `offramp up`, `show` and `set` from a user's view: a daemon, two hosts on a cable, and errors.
 
 #[allow(dead_code, reason = "shared with the tests of IPsec")]
 #[path = "up/bed.rs"]
@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// An ordinary user on every Linux.
+/// Id of the user nobody, an ordinary user on every Linux.
 const NOBODY: u32 = 65534;
 
 #[test]
@@ -46,7 +46,7 @@ fn two_taps_on_a_cable_carry_tcp_and_show_counts_it() {
             assert_eq!(lost, 0);
         }
     }
-    // The sender handed over super-frames, and the receiver got coalesced ones.
+    // The sender sent super-frames, and the receiver received coalesced frames.
     for (port, way) in [("a", "transmit"), ("b", "receive")] {
         let (frames, host) = (queue_sum(&after, port, way, "frames_out"), queue_sum(&after, port, way, "host_frames"));
         assert!(host * 2 < frames, "{port} {way}: {host} super-frames of {frames} frames");
@@ -123,7 +123,7 @@ fn hosts_in_one_vlan_carry_tcp_and_hosts_in_two_are_apart() {
     }
 }
 
-/// The first host is a guest in place of a TAP, with this socket.
+/// Replaces the first host by a guest in the daemon's file, and returns the guest's socket.
 fn host_a_guest(bed: &Bed) -> PathBuf {
     let socket = bed.file().with_file_name("guest.sock");
     let guest = format!("host = {{ vhost_user = \"{}\" }}", socket.display());
@@ -164,7 +164,7 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
         let coalescing = serde_json::json!({"policy": "coalescing", "rx_usecs": 50});
         assert_eq!(bed.show()["ports"][0]["moderation"], coalescing);
         bed.until(|| direction(&bed.show(), "a", "receive")["wait_max_ns"] == 50_000);
-        // The default of a TAP on a switch is off: to wait costs it a copy there.
+        // The default for a TAP on a switch is off, because a delay costs an additional copy there.
         let policy = if wire == "switch" { "off" } else { "quiet-or-area" };
         assert_eq!(bed.show()["ports"][1]["moderation"]["policy"], policy);
         bed.signal(Signal::SIGTERM);
@@ -173,7 +173,8 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
     }
 }
 
-/// In the first host's namespace: makes its kernel ask for the other one's unknown address.
+/// Makes the kernel send an ARP request for the other host's unknown address. Call this function in the first host's
+/// namespace.
 fn ask_for_the_other() {
     UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", (bed::ADDRESSES[1], 9)).unwrap();
 }
@@ -194,7 +195,7 @@ fn why_a_frontend_was_sent_away_is_shown() {
     let socket = host_a_guest(&bed);
     bed.start_without_hosts();
     assert!(bed.show()["ports"][0]["host"]["last_refusal"].is_null());
-    // SET_VRING_NUM (8) of ring 0 with 3000 entries, above queue_size_max.
+    // The message is SET_VRING_NUM (8) for ring 0 with 3000 entries, above queue_size_max.
     let message = [8u32, 1, 8, 0, 3000].map(u32::to_ne_bytes).concat();
     let mut frontend = UnixStream::connect(&socket).unwrap();
     frontend.write_all(&message).unwrap();
@@ -219,7 +220,7 @@ fn a_card_with_little_memory_on_a_slow_bus_loses_frames_and_tcp_stays_right() {
     fs::write(bed.file(), format!("faults = true\n{text}")).unwrap();
     bed.start_again();
     bed.carry_tcp();
-    // A retransmission may still be under way; the counters agree once nothing is.
+    // A retransmission may still be in flight. The counters agree when no frame is in flight.
     let mut received = serde_json::Value::Null;
     bed.until(|| {
         let status = bed.show();
@@ -261,7 +262,7 @@ fn a_feature_that_is_switched_off_is_out_of_use_at_once_and_tcp_stays_right() {
     assert_eq!(counted("host_frames"), counted("frames_out"), "nothing was coalesced");
     assert!(counted("frames_out") > 0);
 
-    // Dependent features go off with it, and the output names them.
+    // Dependent features are switched off together with the feature, and the output names them.
     let output = bed.run(&["set", "b", "rx-checksum", "off", "rsc", "on"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("b: rsc4 allowed on, negotiated off, in use off (needs another feature)"), "{text}");
@@ -332,7 +333,7 @@ fn moderation_changes_under_load_and_no_frame_is_lost() {
     }
 }
 
-/// Every policy, as `set` takes it.
+/// Every policy, in the syntax of `set`.
 const MODERATIONS: [&[&str]; 8] = [
     &["quiet-or-area"],
     &["max_interrupts_per_second=8000"],
@@ -355,7 +356,7 @@ fn moderation_is_set_shown_and_read_from_the_file() {
     let status = bed.show_at_rest();
     assert_eq!(direction(&status, "a", "receive")["wait_max_ns"], 50_000);
     assert!(direction(&status, "b", "receive")["interrupt_cost_ns"].as_u64().unwrap() > 0);
-    // A frame for b waits at most a gap, and many come in one gap: fewer interrupts than frames.
+    // A frame for b waits at most one gap, and many frames arrive in a gap, so there are fewer interrupts than frames.
     let [interrupts, frames] = ["interrupts", "frames_out"].map(|key| queue_sum(&status, "b", "receive", key));
     assert!(interrupts > 0 && interrupts < frames, "{interrupts} of {frames}");
 
@@ -373,7 +374,7 @@ fn moderation_is_set_shown_and_read_from_the_file() {
         &["unknown key \"rx_usec\"; did you mean \"rx_usecs\"?"],
     );
 
-    // A reload restores the file's settings.
+    // A reload restores the settings in the file.
     bed.rewrite(|text| text.replace("rx_usecs = 125", "moderation = \"e1000\""));
     bed.signal(Signal::SIGHUP);
     bed.until(|| moderation(1) == serde_json::json!({"policy": "e1000", "mode": "conservative"}));
@@ -384,7 +385,7 @@ fn moderation_is_set_shown_and_read_from_the_file() {
 #[test]
 fn a_tap_on_a_switch_is_moderated_as_on_a_cable() {
     let mut bed = Bed::unstarted("moderated-lan", "");
-    // Several queue pairs of a TAP are steered over as on a cable.
+    // Flows are steered over several queue pairs of a TAP, as on a cable.
     bed.rewrite(|text| on_switch(&text.replace("queue_pairs = 1", "queue_pairs = 3")));
     bed.start_again();
     assert_eq!(bed.show()["ports"][0]["moderation"]["policy"], "off");
@@ -397,18 +398,19 @@ fn a_tap_on_a_switch_is_moderated_as_on_a_cable() {
     let (frames, interrupts) =
         (queue_sum(&status, "b", "receive", "host_frames"), queue_sum(&status, "b", "receive", "interrupts"));
     assert!(interrupts > 0 && interrupts < frames, "{interrupts} interrupts for {frames} frames");
-    // Back to none: no earlier setting remains.
+    // Switch moderation off: no earlier setting remains.
     assert!(bed.run(&["set", "b", "moderation", "off"]).status.success());
     bed.carry_tcp();
 }
 
-/// Carries TCP from a to b, limited by b's receive rate and a's transmit rate, in bits per second.
+/// Carries TCP from a to b, and checks that the rate does not exceed `bits_per_second`, the limit of a's transmit rate
+/// or b's receive rate.
 fn carry_tcp_at_most(bed: &Bed, bits_per_second: u64) {
     let sent = |status: &serde_json::Value| queue_sum(status, "b", "receive", "bytes_out");
     let before = bed.show();
     bed.carry_tcp();
     let (after, later) = (bed.show(), bed.show());
-    // A duration no shorter than the traffic's, plus a burst and a super-frame beyond it.
+    // The measured time includes the whole traffic. A burst and a super-frame can exceed the limit.
     let time_ns = later["uptime_ns"].as_u64().unwrap() - before["uptime_ns"].as_u64().unwrap();
     let most = (bits_per_second / 8) as f64 * (time_ns as f64 / 1e9 + 0.006) + 2.0 * 65_536.0;
     let carried = sent(&after) - sent(&before);
@@ -441,7 +443,7 @@ fn a_limit_is_set_shown_and_read_from_the_file_on_a_cable_and_a_switch() {
         refused(&bed.run(&["set", "a", "limit", "tx_bits=5000"]), &["unknown key \"tx_bits\"; did you mean"]);
         refused(&bed.run(&["set", "a", "limit", "tx_bits_per_second=5"]), &["is out of range; use 1000 to"]);
 
-        // A reload restores the file's settings.
+        // A reload restores the settings in the file.
         bed.signal(Signal::SIGHUP);
         bed.until(|| (limit(0), limit(1)) == (of_file.clone(), serde_json::json!({})));
         bed.until(|| bed.stderr().contains("reloaded\n"));
@@ -462,7 +464,7 @@ fn a_link_that_is_set_off_carries_nothing_until_it_is_set_on() {
         let has_carrier =
             |side: usize| bed.host(side).run(|| CarrierWatch::new(INTERFACE).unwrap().poll()).unwrap() == Some(true);
         let shown = || String::from_utf8(bed.run(&["show", "a"]).stdout).unwrap();
-        // From here on, the hosts know each other's addresses.
+        // After this transfer, the hosts have resolved each other's addresses.
         bed.carry_tcp();
         assert_eq!((links(), shown().contains("link off")), ([true, true], false));
 
@@ -478,7 +480,7 @@ fn a_link_that_is_set_off_carries_nothing_until_it_is_set_on() {
         });
         assert_eq!(queue_sum(&bed.show(), "a", "receive", "frames_out"), received);
 
-        // The file has no link key, so a reload does not change the link.
+        // The file has no key for the link, so a reload does not change the link.
         bed.signal(Signal::SIGHUP);
         bed.until(|| bed.stderr().contains("reloaded\n"));
         assert_eq!(links(), [false, true]);
@@ -499,7 +501,7 @@ fn the_link_of_a_guest_is_set_by_the_control_socket_and_wrong_words_are_refused(
     let mut frontend = Frontend::connect(&socket);
     frontend.get_features().unwrap();
     frontend.set_protocol_features(protocol::CONFIG | protocol::REPLY_ACK).unwrap();
-    // The driver's view of `status` (virtio 1.3, 5.1.4).
+    // Reads `status` as the driver does (virtio 1.3, 5.1.4).
     let status = || frontend.get_config(6, 2).unwrap();
     let ask = |request: &str| -> Value {
         let mut stream = UnixStream::connect(bed.control()).unwrap();
@@ -517,7 +519,7 @@ fn the_link_of_a_guest_is_set_by_the_control_socket_and_wrong_words_are_refused(
         assert_eq!(set(wrong)["error"]["code"], "bad_request", "{wrong}");
     }
     assert!(!is_on());
-    // Together with another setting it is one change.
+    // The link and another setting can be changed in one request.
     let changed = set(",\"link\":true,\"limit\":{}");
     assert_eq!((&changed["changed"]["link"], is_on(), status()), (&true.into(), true, vec![1, 0]));
 }
@@ -705,7 +707,7 @@ fn an_interface_on_a_wire_that_is_deleted_is_told_of_and_shown() {
         assert_eq!(bed.show()["ports"][0]["wire_running"], true);
         assert_eq!(bed.show()["ports"][0]["wire_mtu"], 1500);
         assert!(bed.stderr().contains("run `ip link set ofrline mtu 1508`"), "{}", bed.stderr());
-        // A down interface refuses frames, counted with their reason: its host asks for an address.
+        // An interface that is down refuses frames, which are counted with their reason. The host sends an ARP request.
         line(|| link::set_down("ofrline").unwrap());
         let wire_lost = |way: &str, reason: &str| bed.show()["ports"][0]["wire_lost"][way][reason].as_u64().unwrap();
         assert_eq!((wire_lost("receive", "drop"), wire_lost("receive", "bad_request")), (0, 0));
@@ -718,7 +720,7 @@ fn an_interface_on_a_wire_that_is_deleted_is_told_of_and_shown() {
         let shown = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
         assert!(shown.contains("interface ofrline (gone)"), "{shown}");
         bed.until(|| bed.stderr().contains("port \"a\": the interface on its wire is gone"));
-        // A host on a switch, too.
+        // The same applies to a host on a switch.
         bed.host(1).run(|| link::delete(bed::INTERFACE).unwrap()).unwrap();
         bed.until(|| bed.stderr().contains("port \"b\": the host is gone"));
         assert_eq!(bed.stderr().lines().count(), 3, "{}", bed.stderr());
@@ -757,7 +759,7 @@ fn what_comes_in_at_an_interface_and_finds_no_room_is_counted() {
         let lost = status["ports"][0]["wire_lost"]["receive"]["drop"].as_u64().unwrap();
         (lost, queue_sum(&status, "a", "receive", "frames_in"))
     };
-    // Every frame is in one of the two.
+    // Every frame is counted in one of the two counters.
     bed.until(|| counts().0 + counts().1 == FRAMES);
     assert!(counts().0 > 0 && counts().1 > 0, "{:?}", counts());
 }
@@ -770,7 +772,7 @@ fn capabilities_are_given_up_once_the_devices_are_open() {
         assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
     }
     assert!(status.contains("NoNewPrivs:\t1"), "{status}");
-    // Threads have sets of their own.
+    // Each thread has separate capability sets.
     for task in fs::read_dir(format!("/proc/{}/task", bed.process())).unwrap() {
         let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
         assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
@@ -818,12 +820,12 @@ fn a_user_that_does_not_exist_or_cannot_be_had_is_refused() {
     refused(&output, &["only root can become another user"]);
 }
 
-/// Two TAPs and a guest on a switch, and the guest's socket.
+/// Returns a daemon with two TAPs and a guest on a switch, and the guest's socket.
 fn bed_with_a_guest(name: &str, daemon: &str) -> (Bed, PathBuf) {
     bed_with_the_guest(name, daemon, "")
 }
 
-/// The same with more keys for the guest's host.
+/// Returns the same daemon as [`bed_with_a_guest`], with more keys for the guest's host.
 fn bed_with_the_guest(name: &str, daemon: &str, host: &str) -> (Bed, PathBuf) {
     let mut bed = Bed::unstarted(name, daemon);
     let socket = bed.file().with_file_name("guest.sock");
@@ -835,7 +837,7 @@ fn bed_with_the_guest(name: &str, daemon: &str, host: &str) -> (Bed, PathBuf) {
     (bed, socket)
 }
 
-/// Each thread's name, and 2 when its system calls are filtered (proc(5)).
+/// Returns each thread's name and seccomp mode, which is 2 if a filter is installed (proc(5)).
 fn seccomp_modes(bed: &Bed) -> Vec<(String, String)> {
     let tasks = fs::read_dir(format!("/proc/{}/task", bed.process())).unwrap();
     let statuses = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok());
@@ -925,7 +927,7 @@ fn root_becomes_nobody_unless_the_file_says_who() {
         bed.signal(Signal::SIGHUP);
         bed.until(|| bed.stderr().contains("reloaded\n"));
     }
-    // A directory of root's own is no place for its sockets, and the message names the user.
+    // A directory that only root can write cannot hold the sockets. The message names the user.
     let closed = bed.file().with_file_name("closed");
     fs::create_dir(&closed).unwrap();
     let control = bed.control().display().to_string();
@@ -943,10 +945,11 @@ fn a_crash_leaves_no_memory_behind_and_descriptors_are_not_scarce() {
         return;
     }
     let (bed, socket) = bed_with_a_guest("crash", "user = \"nobody\"\n");
-    // The frontend has the rights of this test.
+    // The frontend runs with the privileges of this test.
     let guest = Guest::builder().connect(&socket);
     let process = |file: &str| format!("/proc/{}/{file}", bed.process());
-    // Not dumpable: a traceable process's files would belong to its user, these belong to root (proc(5)).
+    // The process is not dumpable, so its files belong to root. The files of a dumpable process would belong to its
+    // user (proc(5)).
     assert_eq!(fs::metadata(process("mem")).unwrap().uid(), 0);
     let limits = fs::read_to_string(process("limits")).unwrap();
     let limit = |name: &str| -> Vec<String> {
@@ -956,7 +959,7 @@ fn a_crash_leaves_no_memory_behind_and_descriptors_are_not_scarce() {
     assert_eq!(limit("Max core file size"), ["0", "0"]);
     let files = limit("Max open files");
     assert_eq!(files[0], files[1]);
-    // Each mapping's flags follow its name (proc_pid_smaps(5)); "dd": not in a dump.
+    // Each mapping's flags follow its name (proc_pid_smaps(5)). The flag "dd" excludes a mapping from core dumps.
     let maps = fs::read_to_string(process("smaps")).unwrap();
     let mapped: Vec<&str> = maps.split("VmFlags:").collect();
     let of_guest = mapped.windows(2).filter(|pair| pair[0].contains("/memfd:"));
@@ -974,7 +977,7 @@ fn a_guests_socket_has_the_group_and_the_user_of_the_file() {
     let (bed, socket) = bed_with_the_guest("peer", "user = \"daemon\"\n", host);
     let file = fs::metadata(&socket).unwrap();
     assert_eq!((file.permissions().mode() & 0o777, file.uid(), file.gid()), (0o660, 1, NOBODY));
-    // Root may connect to anything.
+    // Root can connect to any socket.
     let _refused = UnixStream::connect(&socket).unwrap();
     let guest = || bed.show()["ports"][2]["host"].clone();
     bed.until(|| guest()["counters"]["refused_connections"] == 1);
@@ -1004,7 +1007,7 @@ fn a_thread_that_stands_still_is_shown_and_the_service_manager_hears_nothing_mea
     assert!(bed.stderr().contains(&said), "{}", bed.stderr());
     let text = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
     assert!(text.contains("0 (stalled"), "{text}");
-    // Drop the manager's earlier notices; then none arrives while this thread is blocked.
+    // Drop the earlier notifications to the service manager. No notification may arrive while the thread is blocked.
     bed.drop_notices();
     bed.run(&["show"]);
     assert!(bed.has_no_notice());
@@ -1014,7 +1017,7 @@ fn a_thread_that_stands_still_is_shown_and_the_service_manager_hears_nothing_mea
     bed.carry_tcp();
 }
 
-/// Returns the events of `monitor` from now on.
+/// Returns a function that waits for the next event of `monitor`.
 fn events(bed: &Bed) -> impl FnMut() -> Value + use<> {
     let mut stream = UnixStream::connect(bed.control()).unwrap();
     stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
@@ -1076,7 +1079,7 @@ fn a_second_control_socket_shows_and_changes_nothing() {
     assert!(!socket.exists());
 }
 
-/// Returns the answer to a scrape of a stream, without its head.
+/// Sends a scrape over a stream, and returns the answer without its head.
 fn scraped(mut stream: impl Read + Write) -> String {
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: offramp\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -1121,7 +1124,7 @@ fn prometheus_reads_what_show_says_of_a_daemon_in_its_sandbox() {
 #[test]
 fn counters_are_served_on_an_address_of_the_machine_too() {
     let mut bed = Bed::unstarted("metrics-tcp", "");
-    // Free a moment ago.
+    // Choose an address that was free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     bed.rewrite(|text| text.replacen("[daemon]\n", &format!("[daemon]\nmetrics = \"{address}\"\n"), 1));
     bed.start_without_hosts();

@@ -1,4 +1,4 @@
-//! `offramp calibrate`: this machine as a host of the model.
+//! `offramp calibrate`: measures this machine as a host for the model.
 
 use crate::bench::model::{CALIBRATED, own_profile};
 use crate::bench::stop::{STOPPED, stop_flag};
@@ -21,11 +21,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Rounds of a default run: enough for a mean and a range.
+/// Number of rounds of a default run, sufficient for a mean and a range.
 const REPEATS: u16 = 12;
 const SECONDS: f64 = 0.3;
-/// Share of stolen processor time from which a warning is printed. No cost includes stolen time, so the predictions
-/// hold for a machine without a hypervisor.
+/// Share of stolen processor time at which a warning is printed. The measured costs exclude stolen time, so the
+/// predictions hold for a machine without a hypervisor.
 const STOLEN_SHARE_TOLD: f64 = 0.02;
 
 const EXAMPLES: &str = "\
@@ -126,10 +126,10 @@ fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), TestbedError> {
     let stop = stop_flag()?;
     let settings = Settings { seconds: args.seconds, ..Settings::default() };
     let plans = plans(&settings);
-    // Done before any thread starts: only a single-threaded process can enter a user namespace.
+    // Enter before any thread starts, because only a single-threaded process can enter a user namespace.
     privilege::enter()?;
     let has_rps = Rig::start(&RigConfig::default())?.has_rps();
-    // Requests are an experiment of their own.
+    // A separate experiment measures requests, so omit round trips here.
     let bench = Bench { program: std::env::current_exe()?, rtt_time: Duration::ZERO, rtt_rounds: 0, stop: &stop };
     let repeats = usize::from(args.repeats);
     let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * repeats);

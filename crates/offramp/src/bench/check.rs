@@ -134,7 +134,7 @@ pub fn run(args: &Args) -> ExitCode {
         print(check::names().join("\n") + "\n");
         return ExitCode::SUCCESS;
     }
-    // After a second signal the next check, or `lab --restore`, restores the settings.
+    // A second signal ends the process at once. The next check, or `lab --restore`, then restores the settings.
     let stop = match stop_flag() {
         Ok(stop) => stop,
         Err(error) => return fail(format!("check: {error}"), SETUP),
@@ -159,14 +159,14 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Returns the guest of the options.
+/// Returns the guest described by the options.
 fn guest_spec(args: &Args, kernel: &Path) -> Result<GuestSpec, CheckError> {
     let program = std::env::current_exe()?;
     let spec = GuestSpec::find(Choice::Qemu(None), Some(kernel), args.guest_modules.as_deref(), program);
     Ok(spec.map_err(TestbedError::from)?)
 }
 
-/// Returns the two ends of the options.
+/// Returns the two ends described by the options.
 fn ends(args: &Args, stop: &Arc<AtomicBool>) -> Result<[Box<dyn End>; 2], CheckError> {
     let state_dir = args.state_dir();
     if let Some(ports) = &args.ports {
@@ -186,7 +186,7 @@ fn ends(args: &Args, stop: &Arc<AtomicBool>) -> Result<[Box<dyn End>; 2], CheckE
     Ok([Box::new(open(a)?), Box::new(open(b)?)])
 }
 
-/// Returns a host or an address, with the server's port if the text has none.
+/// Returns `host` with a port, which is the server's default port if the text has none.
 fn with_port(host: &str) -> String {
     match host.parse::<IpAddr>() {
         Ok(address) => SocketAddr::new(address, PORT_DEFAULT).to_string(),
@@ -231,7 +231,7 @@ fn check_path(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, CheckError>
     check::run(&mut ends(args, stop)?, &config, stop, &mut progress)
 }
 
-/// Adds to the report the worth of its first end's offloads.
+/// Measures the worth of the first end's offloads, and adds the results to the report.
 fn measure(args: &Args, peer: &str, found: &mut Report, stop: &AtomicBool) -> Result<(), CheckError> {
     let config = WorthConfig {
         end: found.ends[0].name.clone(),

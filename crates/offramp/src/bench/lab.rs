@@ -1,4 +1,4 @@
-//! `offramp lab`: the worth of each offload on this machine.
+//! `offramp lab`: measures the worth of each offload on this machine.
 
 use crate::bench::stop::{STOPPED, stop_flag};
 use crate::exit::{FAILED, SETUP, fail, print};
@@ -23,18 +23,18 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Rounds of a default run: enough for an interval, and the whole ends within 90 s on two processors.
+/// Number of rounds of a default run: sufficient for an interval, with a total run time below 90 s on two processors.
 const REPEATS: usize = 4;
-/// Rounds of a run of on-request experiments alone: they have many variants, and large effects.
+/// Number of rounds of a run with only on-request experiments, which have many variants and large effects.
 const ON_REQUEST_REPEATS: usize = 3;
 const SECONDS: f64 = 0.4;
 const RTT_TIME: Duration = Duration::from_millis(40);
-/// Round trips settle sooner than throughput: two rounds of them are enough.
+/// Number of round-trip measurements. Round trips settle sooner than throughput, so two are sufficient.
 const RTT_ROUNDS: usize = 2;
-/// The same for `--thorough`.
+/// The settings of a run with `--thorough`.
 const THOROUGH_REPEATS: usize = 9;
 const THOROUGH_SECONDS: f64 = 2.0;
-/// The same with a guest, possibly emulated: longer samples, fewer of them.
+/// The settings of a run with a guest, which may be emulated: fewer and longer samples.
 const GUEST_REPEATS: usize = 3;
 const GUEST_SECONDS: f64 = 0.6;
 const GUEST_RTT_TIME: Duration = Duration::from_millis(100);
@@ -135,7 +135,8 @@ struct OfGuest {
     /// The guest's kernel in QEMU [default: the newest /boot/vmlinuz-*]
     #[arg(long, value_name = "FILE")]
     guest_kernel: Option<PathBuf>,
-    /// Modules of the guest's kernel [default: lib/modules/VERSION beside the kernel's directory, else /lib/modules/VERSION]
+    /// Modules of the guest's kernel [default: lib/modules/VERSION beside the kernel's directory, else
+    /// /lib/modules/VERSION]
     #[arg(long, value_name = "DIR")]
     guest_modules: Option<PathBuf>,
     /// QEMU's accelerator; kvm and tcg imply --guest qemu
@@ -236,7 +237,7 @@ impl Args {
         self.repeats.map_or(if self.thorough { THOROUGH_REPEATS } else { short }, usize::from)
     }
 
-    /// Returns whether every experiment asked for is an on-request one.
+    /// Returns whether every requested experiment runs only on request.
     fn is_on_request(&self) -> bool {
         let runs_when_named = |name: &String| {
             plan::experiments().iter().any(|of| of.on_request && (of.name == *name || of.group.as_ref() == Some(name)))
@@ -299,7 +300,7 @@ fn measured_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Refuses an unwritable page at once, and not after minutes of measurement.
+/// Checks that the page can be written, to avoid an error after minutes of measurement.
 fn check_page(path: &Path) -> Result<(), String> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     match directory {
@@ -313,7 +314,7 @@ fn check_page(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Opens the page as for writing. Keeps an existing file, and leaves no new one.
+/// Opens the page for appending. An existing file is unchanged, and a new file is removed.
 fn try_page(path: &Path) -> io::Result<()> {
     let is_there = path.try_exists()?;
     OpenOptions::new().append(true).create(true).open(path)?;
@@ -325,7 +326,7 @@ pub fn run(args: &Args) -> ExitCode {
     if let Err(why) = check_page(&args.html) {
         return fail(format!("lab: {why}"), SETUP);
     }
-    // After a second signal the kernel removes namespaces and TAPs; `--restore` restores an interface's settings.
+    // After a second signal, the kernel removes namespaces and TAPs, and `--restore` restores an interface's settings.
     let stop = match stop_flag() {
         Ok(stop) => stop,
         Err(error) => return fail(format!("lab: {error}"), SETUP),
@@ -347,7 +348,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Returns the experiments asked for. With a guest, only those its runner supports.
+/// Returns the requested experiments. With a guest, returns only experiments supported by the guest's runner.
 fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result<Vec<Plan>, TestbedError> {
     let settings = args.settings();
     if let Some(file) = &args.file {
@@ -368,12 +369,12 @@ fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-/// Returns whether `name` is the plan's own name or its group's.
+/// Returns whether `name` is the name of the plan or of its group.
 fn is_called(plan: &Plan, name: &str) -> bool {
     plan.name == name || plan.group.as_deref() == Some(name)
 }
 
-/// Returns the experiment of a user's file.
+/// Returns the experiment defined in a user's file.
 fn own(file: &Path, settings: &Settings, guest: Option<(Accelerator, DriverCoalescing)>) -> Result<Plan, String> {
     let experiment = Definition::read(file)?;
     let Some((accelerator, driver)) = guest else { return experiment.plan(settings) };
@@ -398,7 +399,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
     let spec = if args.has_guest() { Some(guest_spec(args)?) } else { None };
     let first = spec.as_ref().and_then(|spec| spec.runners.first());
     let plans = chosen(args, first.map(|runner| (runner.accelerator, runner.driver_coalescing())))?;
-    // Done before any thread starts: only a single-threaded process can enter a user namespace.
+    // Enter before any thread starts, because only a single-threaded process can enter a user namespace.
     privilege::enter()?;
     let started = Instant::now();
     let has_rps = spec.is_none() && Rig::start(&RigConfig { host: args.host(), ..RigConfig::default() })?.has_rps();
@@ -414,7 +415,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
         Stage::Namespaces => machine::describe(&Placement::apart(), has_rps),
         Stage::Guest(guests) => machine::describe_with_guest(&Placement::apart(), guests),
     };
-    // The guests end before the page is written.
+    // End the guests before writing the page.
     drop(stage);
     machine.line_distance_ns = machine::line_distance_ns(&experiments);
     let threads = match args.threads {
@@ -422,12 +423,12 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
         ThreadsArg::PerAdapter => "one thread drives each adapter",
         ThreadsArg::PerDirection => "one thread drives each direction, from one host to the other",
     };
-    // Results from before a failure or a stop are kept.
+    // Keep the results from before a failure or a stop.
     let finished = finish(args, started, machine, threads, experiments);
     outcome.and(finished)
 }
 
-/// Runs and prints the experiments. `experiments` has the finished ones on every return.
+/// Runs and prints the experiments. `experiments` contains the finished experiments on every return.
 fn measure(
     args: &Args,
     bench: &Bench,
@@ -454,7 +455,7 @@ fn measure(
     Ok(())
 }
 
-/// Selects the guest's runner, and refuses options without a meaning for a guest.
+/// Selects the guest's runner, and refuses options that have no meaning for a guest.
 fn guest_spec(args: &Args) -> Result<GuestSpec, TestbedError> {
     if args.queues != 1 {
         return Err(GuestError::Unsupported("the guest has one queue pair; leave out --queues").into());
@@ -475,7 +476,7 @@ fn show(args: &Args, experiment: &Experiment) {
     }
 }
 
-/// Prints and writes the findings.
+/// Prints the results and writes the page.
 fn finish(
     args: &Args,
     started: Instant,
@@ -528,7 +529,7 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
     for experiment in &experiments {
         show(args, experiment);
     }
-    // As in a run on our own adapters, finished results are kept.
+    // Keep the finished results, as in a run on offramp's adapters.
     let finished = finish(args, started, machine::describe_device(), "none: the adapter is not ours", experiments);
     outcome.and(finished)
 }

@@ -1,4 +1,4 @@
-//! `offramp model`: predictions for adapters, buses and hosts not present here, in virtual time.
+//! `offramp model`: predicts adapters, buses and hosts that are not present, in virtual time.
 
 mod compare;
 mod dma;
@@ -75,7 +75,7 @@ enum Command {
     Claims(ClaimsArgs),
 }
 
-// The system and its workload.
+// Options for the system and its workload.
 #[derive(ClapArgs)]
 struct SystemArgs {
     /// A system: its name, or a file that ends in .toml
@@ -111,7 +111,7 @@ struct SampleArgs {
 }
 
 impl SampleArgs {
-    /// Runs the samples, and shows their progress on a terminal.
+    /// Runs the samples, and shows the progress on a terminal.
     fn run(&self, systems: &[&Profile], workload: Workload) -> Result<Option<Samples>, Failure> {
         let mut progress = Progress::new(0, self.samples * systems.len(), "runs");
         let samples = uncertainty::sample(systems, workload, self.samples, || progress.step());
@@ -120,7 +120,7 @@ impl SampleArgs {
     }
 }
 
-// Options of the table of published results.
+// Options for the table of published results.
 #[derive(ClapArgs)]
 struct LedgerArgs {
     /// Print the parameters with an effect on each figure
@@ -134,7 +134,7 @@ struct LedgerArgs {
 }
 
 impl LedgerArgs {
-    /// Returns the filter of the numbers to vary for each row: all if asked for, else none.
+    /// Returns the filter for the numbers varied in each row: all numbers with `--hangs-on`, otherwise none.
     fn tags(&self) -> fn(Tag) -> bool {
         if self.hangs_on { |_| true } else { |_| false }
     }
@@ -158,7 +158,7 @@ struct CheckArgs {
     ledger: LedgerArgs,
 }
 
-/// Reads a workload; help and errors name all.
+/// Returns the parser for a workload. Help and errors list all workloads.
 fn workload() -> impl TypedValueParser<Value = Workload> {
     PossibleValuesParser::new(Workload::names().map(|(name, _)| name)).try_map(|name| name.parse::<Workload>())
 }
@@ -178,9 +178,9 @@ struct Failure {
 type Done = Result<ExitCode, Failure>;
 
 trait OrFail<T> {
-    /// Marks an error of options, profiles or input files.
+    /// Marks an error in options, profiles or input files.
     fn or_setup(self) -> Result<T, Failure>;
-    /// Marks an error of a run, or of an output file.
+    /// Marks an error in a run or an output file.
     fn or_failed(self) -> Result<T, Failure>;
 }
 
@@ -221,7 +221,7 @@ fn run_command(args: &Args) -> Done {
 /// The profile of this machine, written by `offramp calibrate`.
 pub const CALIBRATED: &str = "this-host";
 
-/// Returns the path of a user's own profile `name` (XDG Base Directory Specification, 0.8: `$XDG_DATA_HOME`, by default
+/// Returns the path of the user's profile `name` (XDG Base Directory Specification, 0.8: `$XDG_DATA_HOME`, by default
 /// `~/.local/share`).
 pub fn own_profile(name: &str) -> Option<PathBuf> {
     let set = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -237,7 +237,7 @@ fn list() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs the simulation, after warnings about the profile. Returns the system and its outcome.
+/// Prints warnings about the profile, and runs the simulation. Returns the system and its outcome.
 fn simulated(profile: Profile, workload: Workload) -> Result<(Profile, Outcome), Failure> {
     warn(&profile, workload);
     let outcome = simulate(&profile, workload).map_err(|error| format!("{}: {error}", profile.name)).or_failed()?;
@@ -301,7 +301,7 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
     let mut profile = match own {
         Some(path) => Profile::load(&path.to_string_lossy())?,
         None => Profile::load(name).map_err(|mut error| {
-            // This machine has no profile before the first calibration.
+            // Add a hint: this machine has no profile before the first calibration.
             if let profile::ProfileError::Unknown { hint, .. } = &mut error
                 && name == CALIBRATED
             {
@@ -315,7 +315,7 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
     Ok(profile)
 }
 
-/// Returns the command as typed, for the page of its results.
+/// Returns the command line as typed, for the page of results.
 fn command_line() -> String {
     let quoted = |word: String| if word.contains([' ', '"', '\'', '$', '*', ';']) { format!("'{word}'") } else { word };
     let words: Vec<_> = std::env::args().skip(1).map(quoted).collect();
@@ -329,7 +329,7 @@ fn write_page(page: &Document, path: &Path) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Warns of settings without effect, and of a bus clock too fast for most hardware.
+/// Warns about settings without effect, and about a bus clock too fast for most hardware.
 fn warn(profile: &Profile, workload: Workload) {
     for without_effect in profile.without_effect(workload) {
         eprintln!("model: {without_effect}");
@@ -339,7 +339,7 @@ fn warn(profile: &Profile, workload: Workload) {
     }
 }
 
-/// Returns the table of claims, with the lab's measurements if there is a report of them.
+/// Returns the table of claims, with the lab's measurements if a report is given.
 fn claims_table(live: Option<&Path>, hangs_on: fn(Tag) -> bool, samples: usize) -> Result<claims::Table, Failure> {
     let report = live.map(live::read).transpose().or_setup()?;
     let mut table = claims::check(claims::all(), hangs_on, samples).or_failed()?;
@@ -360,7 +360,7 @@ fn show_claims(args: &LedgerArgs, table: &claims::Table) -> Done {
     Ok(if table.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Prints a command's findings: as JSON, or as text for people.
+/// Prints a command's results as JSON or as text.
 fn print_as(is_json: bool, found: &impl Serialize, text: impl Display) -> Done {
     if is_json {
         print(format_args!("{}\n", serde_json::to_string_pretty(found).or_failed()?));
@@ -381,9 +381,9 @@ struct JsonRun<'a> {
     retransmissions: u64,
     timeouts: u64,
     collisions: u64,
-    /// Spread of the outcome over the intervals; `null` without intervals or samples.
+    /// Spread of the outcome over the intervals, or `null` without intervals or samples.
     spread: Option<Spread>,
-    /// Settings without effect, each with the reason.
+    /// Settings without effect, each with its reason.
     without_effect: Vec<String>,
     parameters: Vec<JsonParameter>,
 }
@@ -392,9 +392,9 @@ struct JsonRun<'a> {
 struct JsonParameter {
     name: &'static str,
     value: String,
-    /// The value in the run: processor times are scaled by `host.cost_scale`.
+    /// The value used in the run. Processor times are scaled by `host.cost_scale`.
     used: String,
-    /// Range of the published values; `null` if no source has one.
+    /// Range of the published values, or `null` if no source has a range.
     interval: Option<[String; 2]>,
     tag: String,
     source: String,

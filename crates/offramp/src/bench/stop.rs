@@ -1,17 +1,17 @@
-//! Signals that end a measurement in order.
+//! Signals that end a measurement in an orderly way.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::sync::{Arc, atomic::AtomicBool};
 
-/// Exit status after a signal: 128 and the number of SIGINT, as in shells.
+/// Exit status after a signal: 128 plus the number of SIGINT, as in shells.
 pub const STOPPED: u8 = 130;
 
-/// Returns a flag set by the first SIGHUP, SIGINT or SIGTERM, for an orderly end. A second signal ends the process at
-/// once.
+/// Returns a flag that the first SIGHUP, SIGINT or SIGTERM sets, for an orderly end. A second signal ends the process
+/// at once.
 ///
 /// # Errors
-/// Returns an error if the system cannot watch for a signal.
+/// Returns an error if a signal handler cannot be installed.
 pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {

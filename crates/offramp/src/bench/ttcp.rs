@@ -1,4 +1,4 @@
-//! `offramp ttcp`: traffic by hand.
+//! `offramp ttcp`: sends traffic through the kernel's sockets and measures it.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -16,12 +16,12 @@ use offramp_testbed::traffic::{
 };
 use serde_json::json;
 
-/// Microseconds in a second.
+/// Microseconds per second.
 const USECS_PER_SEC: f64 = 1e6;
 /// Default length of a test, in seconds.
 const SECONDS_DEFAULT: f64 = 10.0;
 
-/// Default request and response of a transaction, in bytes: a question, and a page of an answer.
+/// Default length of a transaction's request and response, in bytes: a short query and a page.
 const TRANSACTION_REQUEST_BYTES: u32 = 512;
 const TRANSACTION_RESPONSE_BYTES: u32 = 8192;
 
@@ -295,7 +295,7 @@ fn run_server(args: &Args) -> ExitCode {
     }
 }
 
-/// Listens at the given address, by default at all of both families, or of IPv4 if IPv6 is off.
+/// Listens at the given address. By default, listens at all addresses of both families, or of IPv4 if IPv6 is off.
 fn listen(args: &Args) -> Result<(TcpListener, SocketAddr), String> {
     let all = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
     let wanted = args.bind.map_or(all.to_vec(), |address| vec![address]);
@@ -484,14 +484,14 @@ fn json_of(event: &ServerEvent) -> serde_json::Value {
 }
 
 fn print_json(value: &impl serde::Serialize) {
-    // Every type here has string keys and finite numbers, so serialization cannot fail.
+    // Serialization cannot fail, because every map has string keys and all numbers are finite.
     print_line(serde_json::to_string(value).unwrap_or_default());
 }
 
-/// Prints and flushes one line, so that a reader of a pipe sees an event at once.
+/// Prints and flushes one line, so that the reader of a pipe receives an event at once.
 fn print_line(line: impl Display) {
     let mut out = io::stdout().lock();
-    // Without a reader, the test still runs to its end, and the exit status has the result.
+    // Without a reader, the test still runs to its end, and the exit status reports the result.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
@@ -515,7 +515,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
     scaled(text, 1000)
 }
 
-/// Parses a number with an optional K, M or G, each `step` times the one before.
+/// Parses a number with an optional suffix K, M or G. Each suffix is `step` times the previous one.
 fn scaled(text: &str, step: u64) -> Result<u64, String> {
     let (digits, power) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1),

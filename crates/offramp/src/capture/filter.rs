@@ -1,11 +1,12 @@
-//! Capture filters: pcap-filter(7), compiled by tcpdump and run by the kernel on a socket.
+//! Capture filters in the syntax of pcap-filter(7), compiled by tcpdump and run by the kernel on a socket.
 
 use offramp_ports::socket::{FilterInstruction, attach_filter};
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
-/// A socket pair with the filter attached. A packet sent into one end comes out of the other if the filter accepts it.
+/// A socket pair with the filter attached. The far end receives a packet sent to the near end only if the filter
+/// accepts the packet.
 #[derive(Debug)]
 pub struct Filter {
     near: UnixDatagram,
@@ -49,7 +50,7 @@ impl Filter {
     }
 }
 
-/// Parses the output of `tcpdump -ddd`: the number of instructions, then one per line.
+/// Parses the output of `tcpdump -ddd`: the number of instructions, then one instruction per line.
 fn parse(text: &str) -> Option<Vec<FilterInstruction>> {
     let instruction = |line: &str| {
         let mut numbers = line.split(' ');
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_accepted_or_not_whatever_came_before() {
-        // ldh [12]; jeq #0x806: accept; else reject. A packet shorter than that is rejected, too.
+        // The program is: ldh [12]; jeq #0x806: accept; else reject. A packet too short for the load is also rejected.
         let filter = Filter::of(&[(0x28, 0, 0, 12), (0x15, 0, 1, 0x806), (6, 0, 0, 262_144), (6, 0, 0, 0)]).unwrap();
         let packet = |kind: u16, len| [&[0; 12][..], &kind.to_be_bytes(), &vec![1; len]].concat();
         for len in [46, 0, 70_000] {

@@ -1,4 +1,4 @@
-//! `offramp sa import`: a Linux kernel's states and policies as associations of a port.
+//! `offramp sa import`: imports a Linux kernel's states and policies as associations of a port.
 
 use super::STANDARD_INPUT;
 use offramp_daemon::control::client::ask;
@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Longest text, bytes: some thousand associations.
+/// Maximum length of the text, in bytes: sufficient for some thousand associations.
 const TEXT_LEN_MAX: u64 = 1 << 20;
 
 /// Import what `ip xfrm` takes and prints
@@ -32,9 +32,9 @@ pub struct Args {
     dry_run: bool,
 }
 
-/// An association as the daemon takes it.
+/// An association in the form that the daemon accepts.
 struct Entry {
-    /// Line of its source in the text.
+    /// Line number of the association's source in the text.
     line: usize,
     direction: Direction,
     spi: u32,
@@ -42,10 +42,11 @@ struct Entry {
     key: KeyText,
 }
 
-/// Installs the associations and returns the text to print: the port's associations, or the entries of a dry run.
+/// Installs the associations, and returns the text to print: the port's associations, or the entries of a dry run.
 ///
 /// # Errors
-/// On a defect of the text or its file, or when the daemon refuses. The error is one line; nothing is installed then.
+/// Returns an error of one line if the text or its file is invalid, or the daemon refuses. No association is installed
+/// in this case.
 pub fn run(args: &Args, control: &Path) -> Result<String, String> {
     let text = read(&args.file)?;
     let owner = if args.peer { Owner::Peer } else { Owner::Host };
@@ -56,10 +57,10 @@ pub fn run(args: &Args, control: &Path) -> Result<String, String> {
     install(&args.port, control, entries)
 }
 
-/// Reads standard input, or a file. Refuses a file with permissions for anybody but its owner.
+/// Reads standard input or a file. Refuses a file that is accessible to any user except its owner.
 fn read(file: &Path) -> Result<Zeroizing<String>, String> {
     let failed = |cause: String| format!("{}: {cause}", file.display());
-    // Allocated at full length: a growing buffer leaves copies of the keys that nobody wipes.
+    // Allocate the full length: a growing buffer would leave copies of the keys that are not wiped.
     let mut text = Zeroizing::new(String::with_capacity(TEXT_LEN_MAX as usize + 1));
     let read = if file == Path::new(STANDARD_INPUT) {
         io::stdin().take(TEXT_LEN_MAX + 1).read_to_string(&mut text)
@@ -89,7 +90,7 @@ fn entries(text: &str, owner: Owner, is_legacy: bool) -> Result<Vec<Entry>, Stri
     associations.iter().map(Entry::of).collect()
 }
 
-/// Installs all, or none: removes the associations it added before a refusal.
+/// Installs all associations or none: after a refusal, removes the associations already added.
 fn install(port: &str, control: &Path, entries: Vec<Entry>) -> Result<String, String> {
     let mut added: Vec<(Direction, u32)> = Vec::new();
     let mut last = String::new();
@@ -121,13 +122,13 @@ fn undo(port: &str, control: &Path, added: &[(Direction, u32)], why: &str) -> St
     }
 }
 
-/// The entries as the daemon's file has them, with a place for each key file.
+/// Formats the entries for the daemon's file, with a placeholder for each key file.
 fn shown(entries: &[Entry]) -> String {
     let mut text = String::new();
     for entry in entries {
         let name = format!("/etc/offramp/{}-{:08x}.key", entry.direction, entry.spi);
         let sa = SaKeys { key_file: Some(name.into()), ..entry.sa.clone() };
-        // Tables inside an association are the association's.
+        // Prefix the names of tables inside an association with the association's table.
         let keys = toml::to_string(&sa).unwrap_or_default().replace("\n[", "\n[port.sa.");
         text.extend(["# line ", &entry.line.to_string(), "\n[[port.sa]]\n", &keys, "\n"]);
     }
@@ -226,7 +227,7 @@ ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in \\
                 let told: SaKeys = serde_json::from_str(&serde_json::to_string(&entry.sa).unwrap()).unwrap();
                 let mut made = told.config(&entry.key, Shape { queue_pairs: 1 }).unwrap();
                 if association.direction == Direction::Out {
-                    // A window is a receiver's.
+                    // The replay window applies only to a receiver.
                     made.replay_window = association.config.replay_window;
                 }
                 assert_eq!(made, association.config, "{owner:?}");

@@ -1,15 +1,16 @@
-//! Styles of the headings of `show`. The lab has its own for its reports: a daemon is built without the lab, too.
+//! Styles of the headings of `show`. The lab has separate styles for its reports, because a daemon can be built without
+//! the lab.
 
 use std::io::IsTerminal;
 
-/// The style of headings: bold and dim letters, or plain.
+/// The style of headings: bold and dim letters, or plain text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     has_colour: bool,
 }
 
 impl Style {
-    /// Plain if `output` is no terminal or `NO_COLOR` is set and not empty (no-color.org).
+    /// Returns the plain style if `output` is not a terminal, or `NO_COLOR` is set and not empty (no-color.org).
     pub fn of(output: &impl IsTerminal) -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self { has_colour: output.is_terminal() && !refused }

@@ -1,4 +1,4 @@
-//! Tables of a daemon's ports in a terminal.
+//! Tables of a daemon's ports, for a terminal.
 
 use super::style::Style;
 use comfy_table::{CellAlignment, Table, presets};
@@ -13,14 +13,14 @@ use std::collections::BTreeSet;
 const INDENT: &str = "  ";
 /// Gap before each column, as wide as the indent.
 const GAP: u16 = 2;
-/// Text for a feature allowed and not yet in use by the guest, or in use and no longer allowed.
+/// Text for a feature that is allowed but not yet in use by the guest, or in use but no longer allowed.
 const PENDING: &str = "pending: takes effect when the guest's driver is reset";
 /// Placeholder for an absent value.
 const NONE: &str = "-";
 const KILO: f64 = 1e3;
 const MEBI: f64 = 1_048_576.0;
 
-/// All ports.
+/// Formats the tables of all ports.
 pub fn status(status: &Status, style: Style) -> String {
     let ports: Vec<String> = status.ports.iter().map(|shown| port(shown, style)).collect();
     let sandbox = status.sandbox.iter().map(|sandbox| format!("{sandbox}\n"));
@@ -68,7 +68,7 @@ fn about(port: &PortStatus) -> String {
     parts.join(", ")
 }
 
-/// Formats rings, negotiated features and events of a guest, present or disconnected.
+/// Formats the rings, negotiated features and events of a guest, connected or disconnected.
 fn guest(host: &HostStatus) -> Vec<String> {
     let Some(guest) = host.guest() else { return Vec::new() };
     let GuestStatus {
@@ -101,7 +101,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
     lines
 }
 
-/// Formats the guest's own settings.
+/// Formats the settings made by the guest.
 fn guests_settings(control: &ControlQueueStatus) -> String {
     let offloads = if control.guest_offloads.is_empty() { "none".into() } else { control.guest_offloads.join(" ") };
     let mut parts = vec![format!("queue pairs {}", control.queue_pairs), format!("offloads on receive {offloads}")];
@@ -124,7 +124,7 @@ fn hashing(hash: &HashStatus) -> String {
     format!("{spread} by {}{reported}", if hash.types.is_empty() { "nothing".into() } else { hash.types.join(" ") })
 }
 
-/// Formats the guest's receive filter, if it has set one.
+/// Formats the guest's receive filter, if the guest has set a filter.
 fn guests_filter(filter: &FilterStatus) -> Vec<String> {
     let mut parts: Vec<String> = filter.mac.iter().map(|mac| format!("address {mac}")).collect();
     if let Some(modes) = &filter.modes {
@@ -208,7 +208,7 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
     table(&heading, rows, 2, style)
 }
 
-/// Formats moderation's longest wait and measured interrupt cost, if moderation is active.
+/// Formats the maximum wait and the measured interrupt cost of moderation, if moderation is active.
 fn waits(host: &HostStatus, queues: &[QueueStatus]) -> Vec<String> {
     let what = if host.guest().is_some() { "interrupts" } else { "frames" };
     let line = |queue: &QueueStatus| {
@@ -220,12 +220,12 @@ fn waits(host: &HostStatus, queues: &[QueueStatus]) -> Vec<String> {
     queues.iter().filter_map(line).collect()
 }
 
-/// Returns a counter of the receive direction, if it is above 0.
+/// Returns a counter of the receive direction if its value is above 0.
 fn received(queue: &QueueStatus, name: &str) -> Option<u64> {
     queue.receive.counts.get(name).filter(|count| *count > 0)
 }
 
-/// Formats the fill level of the adapter's memory, if it has a limit and stored any frame.
+/// Formats the fill level of the adapter's memory, if the memory has a limit and has stored a frame.
 fn memories(queues: &[QueueStatus]) -> Vec<String> {
     let line = |queue: &QueueStatus| {
         let bytes = received(queue, "memory_bytes_max");
@@ -236,7 +236,7 @@ fn memories(queues: &[QueueStatus]) -> Vec<String> {
     queues.iter().filter_map(line).collect()
 }
 
-/// Returns whether IPsec has anything to show.
+/// Returns whether IPsec is in use and must be shown.
 fn is_used(ipsec: &IpsecStatus) -> bool {
     let bypasses = ipsec.transmit == "bypass" && ipsec.receive == "bypass";
     !ipsec.associations.is_empty() || !ipsec.events.is_empty() || !ipsec.policies.is_empty() || !bypasses

@@ -1,5 +1,5 @@
-//! The files of a crate and their imports, read by `syn`: use trees, paths in code and paths in macros. A re-export
-//! leads to the file that defines the name. Modules under `cfg(test)` do not count.
+//! The files of a crate and their imports, parsed by `syn`: use trees, paths in code and paths in macros. A re-export
+//! is resolved to the file that defines the name. Modules under `cfg(test)` do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,31 +7,31 @@ use std::path::Path;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemMod, ItemUse, Macro, UseTree, Visibility};
 
-/// The module paths of files in a circle of imports, sorted: `a::b` for `a/b.rs`.
+/// The sorted module paths of files in an import cycle: `a::b` for `a/b.rs`.
 pub type Circle = Vec<String>;
 
 /// A module path from the crate's root.
 type Module = Vec<String>;
 
-/// The content of one file, as far as imports go.
+/// The names and imports of one file.
 #[derive(Default)]
 struct File {
-    /// Names defined in it.
+    /// Names defined in the file.
     names: BTreeSet<String>,
-    /// Names re-exported by it, with their paths from the crate's root.
+    /// Names re-exported by the file, with their paths from the crate's root.
     exports: BTreeMap<String, Module>,
-    /// Paths used in it, from the crate's root.
+    /// Paths used in the file, from the crate's root.
     uses: Vec<Module>,
 }
 
-/// Reads one file's code.
+/// A visitor of one file's code.
 struct Reader<'a> {
     module: Module,
-    /// Inline modules around the item under the cursor.
+    /// Inline modules around the visited item.
     inline: Module,
     files: &'a BTreeSet<Module>,
     file: File,
-    /// Identifiers of code outside of use items: a re-exported name among them is used here, too.
+    /// Identifiers in code outside use items. A re-exported name among them counts as used in the file.
     words: BTreeSet<String>,
     reexported: Vec<(String, Module)>,
 }
@@ -76,7 +76,7 @@ fn name(item: &Item) -> Option<String> {
     Some(ident.to_string())
 }
 
-/// Returns the paths of a use tree, each with its name in scope.
+/// Collects the paths of a use tree, each with its name in scope.
 fn leaves(tree: &UseTree, before: &[String], found: &mut Vec<(String, Module)>) {
     let with = |ident: &syn::Ident| [before, &[ident.to_string()]].concat();
     match tree {
@@ -92,7 +92,8 @@ fn leaves(tree: &UseTree, before: &[String], found: &mut Vec<(String, Module)>) 
 }
 
 impl Reader<'_> {
-    /// A path from the crate's root, unless it leads to another crate or names something of this file.
+    /// Returns a path from the crate's root. Returns `None` if the path leads to another crate or names an item of this
+    /// file.
     fn absolute(&self, path: &[String]) -> Option<Module> {
         let mut here = [&self.module[..], &self.inline[..]].concat();
         let mut rest = path;
@@ -153,7 +154,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         }
     }
 
-    /// Skips the path of `pub(in PATH)`: it names no import.
+    /// Skips the path of `pub(in PATH)`, which is not an import.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -174,7 +175,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
-/// Returns the files of a crate: the targets of `mod` items outside of tests.
+/// Returns the files of a crate: the targets of `mod` items outside tests.
 fn modules(source: &Path) -> BTreeMap<Module, syn::File> {
     let mut modules = BTreeMap::new();
     let start = ["lib.rs", "main.rs"].map(|file| source.join(file)).into_iter().find(|file| file.exists());
@@ -199,7 +200,8 @@ fn modules(source: &Path) -> BTreeMap<Module, syn::File> {
     modules
 }
 
-/// Returns the file that defines a path's name: the longest part of the path that is a file, past re-exports.
+/// Returns the file that defines a path's name. The file is the longest prefix of the path that is a file, after
+/// resolving re-exports.
 fn definer(files: &BTreeMap<Module, File>, path: &[String], depth: usize) -> Option<Module> {
     let len = (0..=path.len()).rev().find(|&len| files.contains_key(&path[..len]))?;
     let (module, rest) = path.split_at(len);
@@ -236,7 +238,7 @@ fn read(source: &Path) -> BTreeMap<Module, File> {
     modules.iter().map(read).collect()
 }
 
-/// Returns groups of files with import paths between any two, sorted.
+/// Returns the import cycles of a crate, sorted: groups of files with an import path between any two.
 pub fn circles(source: &Path) -> Vec<Circle> {
     let files = read(source);
     let targets = |(module, file): (&Module, &File)| {

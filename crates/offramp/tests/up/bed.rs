@@ -1,4 +1,4 @@
-//! A daemon with two hosts on a cable, each in a namespace of its own.
+//! A daemon with two hosts on a cable, each in a separate namespace.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,17 +16,17 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub const INTERFACE: &str = "ofr0";
-/// Addresses from the range for benchmarks (RFC 2544 C.2.2).
+/// The hosts' addresses, from the range for benchmarks (RFC 2544 C.2.2).
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
-/// Guard against an endless test; no test waits for it.
+/// Time limit that only detects a hang.
 const HANG_GUARD: Duration = Duration::from_mins(1);
 
-/// Runs the program to its end.
+/// Runs the program, and returns its output.
 pub fn offramp(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_offramp")).args(args).output().unwrap()
 }
 
-/// Requires a failure before anything begins: exit status 2 and one line with each of `texts`.
+/// Checks that the program failed at the start, with exit status 2 and one line that contains each of `texts`.
 pub fn refused(output: &Output, texts: &[&str]) {
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
@@ -36,15 +36,15 @@ pub fn refused(output: &Output, texts: &[&str]) {
     }
 }
 
-/// Moves a bed's two ports from their cable to a switch; its end is the switch's.
+/// Moves the two ports in a daemon's file from their cable to a switch. The text ends with the section of the switch.
 pub fn on_switch(text: &str) -> String {
     text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"")
         + "[[switch]]\nname = \"lan\"\n"
 }
 
-/// Returns true if this process is root of the machine, not only of a user namespace of its own. In CI it must be.
+/// Returns true if this process is root in the initial user namespace. In CI, the process must be this root.
 pub fn is_root_of_the_machine() -> bool {
-    // One line maps every user to itself (user_namespaces(7)).
+    // The initial user namespace has one line, which maps every user to itself (user_namespaces(7)).
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let is_root = nix::unistd::geteuid().is_root() && map.split_whitespace().eq(["0", "0", "4294967295"]);
     if !is_root {
@@ -54,14 +54,14 @@ pub fn is_root_of_the_machine() -> bool {
     is_root
 }
 
-/// A directory, deleted when its test ends.
+/// A directory that is deleted when its test ends.
 pub struct Directory(PathBuf);
 
 impl Directory {
     pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ofr-up-{}-{name}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        // The daemon and its clients may be other users.
+        // The daemon and its clients may run as other users.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
         Self(path)
     }
@@ -80,10 +80,10 @@ impl Drop for Directory {
 pub struct Bed {
     daemon: Option<Child>,
     hosts: [NetNs; 2],
-    /// The daemon's namespace, if not this process's.
+    /// The daemon's namespace. If `None`, the namespace of this process.
     namespace: Option<NetNs>,
     notices: UnixDatagram,
-    /// The service manager asks for repeated heartbeats.
+    /// True if the service manager requests repeated heartbeats.
     wants_heartbeats: bool,
     directory: Directory,
 }
@@ -91,7 +91,7 @@ pub struct Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
-            // It may have ended by itself.
+            // The daemon may already have ended.
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
@@ -99,19 +99,19 @@ impl Drop for Bed {
 }
 
 impl Bed {
-    /// Starts a daemon and waits until it is ready; `daemon` is added to its section of the file.
+    /// Starts a daemon and waits until it is ready. `daemon` is added to the section `[daemon]` of the file.
     pub fn start(name: &str, daemon: &str) -> Self {
         Self::with_ports(name, daemon, "", "", 1)
     }
 
-    /// The same with lines for either port, and a number of queue pairs.
+    /// Starts a daemon like [`Self::start`], with additional lines for each port, and a number of queue pairs.
     pub fn with_ports(name: &str, daemon: &str, a: &str, b: &str, queue_pairs: u16) -> Self {
         let mut bed = Self::new(name, daemon, [a, b], queue_pairs);
         bed.start_again();
         bed
     }
 
-    /// Writes only the file.
+    /// Writes the daemon's file without starting the daemon.
     pub fn unstarted(name: &str, daemon: &str) -> Self {
         Self::new(name, daemon, ["", ""], 1)
     }
@@ -120,7 +120,7 @@ impl Bed {
         let directory = Directory::new(name);
         let hosts = [(); 2].map(|()| NetNs::new().expect("this test needs network namespaces; run as root"));
         let notices = UnixDatagram::bind(directory.path("notify.sock")).unwrap();
-        // The daemon may be another user.
+        // The daemon may run as another user.
         fs::set_permissions(directory.path("notify.sock"), fs::Permissions::from_mode(0o777)).unwrap();
         notices.set_read_timeout(Some(HANG_GUARD)).unwrap();
         let bed = Self { daemon: None, hosts, namespace: None, notices, wants_heartbeats: false, directory };
@@ -134,7 +134,7 @@ impl Bed {
                 ports[side]
             )
         };
-        // Files of the tests belong to root.
+        // The files of the tests belong to root, so run the daemon as root unless `daemon` sets a user.
         let user = if daemon.contains("user = ") { "" } else { "user = \"root\"\n" };
         let control = bed.control();
         let text = format!("[daemon]\ncontrol = \"{}\"\n{user}{daemon}\n{}{}", control.display(), port(0), port(1));
@@ -150,7 +150,7 @@ impl Bed {
         }
     }
 
-    /// The same with the daemon in a namespace of its own.
+    /// Starts the daemon in `namespace`, like [`Self::start_again`].
     pub fn start_in(&mut self, namespace: NetNs) {
         self.namespace = Some(namespace);
         self.start_again();
@@ -166,7 +166,7 @@ impl Bed {
         command.stdin(Stdio::null()).stderr(File::create(self.directory.path("stderr")).unwrap());
         command.stdout(Stdio::null());
         confine(&mut command, self.namespace.as_ref(), None).unwrap();
-        // From here on it ends with this bed.
+        // After this line, the daemon ends with this value.
         let daemon = self.daemon.insert(command.spawn().unwrap());
         self.notices.set_nonblocking(true).unwrap();
         let until = Instant::now() + HANG_GUARD;
@@ -189,12 +189,12 @@ impl Bed {
         self.wants_heartbeats = true;
     }
 
-    /// Drops the received notifications.
+    /// Discards the received notifications.
     pub fn drop_notices(&self) {
         while !self.has_no_notice() {}
     }
 
-    /// Returns true if no notification waits; takes a waiting one.
+    /// Returns true if no notification is queued. Otherwise, discards one notification.
     pub fn has_no_notice(&self) -> bool {
         self.notices.set_nonblocking(true).unwrap();
         let is_empty = receive(&self.notices).is_err();
@@ -214,7 +214,7 @@ impl Bed {
         self.directory.path("daemon.toml")
     }
 
-    /// Changes the file.
+    /// Changes the daemon's file.
     pub fn rewrite(&self, change: impl FnOnce(&str) -> String) {
         fs::write(self.file(), change(&fs::read_to_string(self.file()).unwrap())).unwrap();
     }
@@ -265,24 +265,25 @@ impl Bed {
         }
     }
 
-    /// Runs `show` or `set` at this daemon.
+    /// Runs a command, such as `show` or `set`, with this daemon's control socket.
     pub fn run(&self, args: &[&str]) -> Output {
         offramp(&[args, &["--control", self.control().to_str().unwrap()]].concat())
     }
 
-    /// Returns a copy of the program for any user: the built one may lie in a private directory.
+    /// Returns the path of a copy of the program that any user can run. The built program may be in a private
+    /// directory.
     pub fn program_for_all(&self) -> PathBuf {
         let copy = self.directory.path("offramp");
         if !copy.exists() {
-            // By another process: a file open for writing cannot be run (ETXTBSY), and a process started meanwhile by
-            // another thread would inherit the descriptor.
+            // Let another process copy the file: a file open for writing cannot be run (ETXTBSY). A process started
+            // meanwhile by another thread would inherit the open descriptor.
             let install = ["-m", "755", env!("CARGO_BIN_EXE_offramp")];
             assert!(Command::new("install").args(install).arg(&copy).status().unwrap().success());
         }
         copy
     }
 
-    /// The same as another user, with the user's number as the group's.
+    /// Runs a command like [`Self::run`], as another user. The group id equals the user id.
     pub fn as_user(&self, user: u32, args: &[&str]) -> Output {
         let mut command = Command::new(self.program_for_all());
         command.args(args).arg("--control").arg(self.control()).uid(user).gid(user);
@@ -296,8 +297,9 @@ impl Bed {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Returns the output of `show` once every frame sent by a port has reached the other's host. A connection's last
-    /// frames follow its data, and the counters are read one after the other. A lost frame makes this fail.
+    /// Returns the output of `show` after every frame sent by a port has reached the other port's host. Waiting is
+    /// necessary because a connection's last frames follow its data, and the counters are not read at the same time.
+    /// Fails if a frame is lost.
     pub fn show_at_rest(&self) -> Value {
         let mut status = self.show();
         let arrived = |status: &Value, from, to| {
@@ -313,12 +315,12 @@ impl Bed {
         status
     }
 
-    /// Sends TCP data from host a to host b; host b checks every byte.
+    /// Sends TCP data from host a to host b. Host b checks every byte.
     pub fn carry_tcp(&self) {
         self.carry_tcp_for("0.3");
     }
 
-    /// The same for `seconds`.
+    /// Sends TCP data for `seconds`, like [`Self::carry_tcp`].
     pub fn carry_tcp_for(&self, seconds: &str) {
         let address = ADDRESSES[1].to_string();
         let mut serve = self.program_in(1, &["ttcp", "--serve", "--once", "--json", "--bind", &address]);
@@ -328,7 +330,7 @@ impl Bed {
         assert!(listening.contains("listening"), "{listening}");
         let args = ["ttcp", "--to", &address, "--seconds", seconds, "--warmup", "0.02", "--pattern", "7"];
         let output = self.program_in(0, &args).output().unwrap();
-        // Its output is not read any more, so its exit status means nothing.
+        // The server's output is no longer read, so its exit status has no meaning.
         let _ = server.kill();
         let _ = server.wait();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -349,7 +351,7 @@ fn receive(notices: &UnixDatagram) -> std::io::Result<String> {
 }
 
 fn set_up_host(side: usize) {
-    // Its neighbour and router messages would be counted with the traffic.
+    // IPv6 neighbour and router messages would be counted with the traffic.
     if Path::new("/proc/sys/net/ipv6").exists() {
         link::disable_ipv6(INTERFACE).unwrap();
     }
@@ -360,18 +362,18 @@ fn port<'a>(status: &'a Value, port: &str) -> &'a Value {
     status["ports"].as_array().unwrap().iter().find(|found| found["name"] == port).unwrap()
 }
 
-/// A direction of a port's first queue pair.
+/// Returns the status of one direction of a port's first queue pair.
 pub fn direction<'a>(status: &'a Value, name: &str, way: &str) -> &'a Value {
     &port(status, name)["queues"][0][way]
 }
 
-/// A counter of a port over its queue pairs.
+/// Returns the sum of a counter over a port's queue pairs.
 pub fn queue_sum(status: &Value, name: &str, way: &str, counter: &str) -> u64 {
     let queues = port(status, name)["queues"].as_array().unwrap();
     queues.iter().map(|queue| queue[way][counter].as_u64().unwrap()).sum()
 }
 
-/// A feature of a port.
+/// Returns the status of a port's feature.
 pub fn feature<'a>(status: &'a Value, name: &str, feature: &str) -> &'a Value {
     port(status, name)["features"].as_array().unwrap().iter().find(|found| found["name"] == feature).unwrap()
 }

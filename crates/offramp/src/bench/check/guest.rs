@@ -1,4 +1,4 @@
-//! A kernel booted for the check: a veth pair inside of the guest, and its virtio-net card.
+//! Checks in a guest with a given kernel: of a veth pair inside the guest, and of the guest's virtio-net card.
 
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;
@@ -15,21 +15,22 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// The first argument of the program as such a guest's first process.
+/// The first argument of the program when it runs as the guest's first process.
 pub const ARGUMENT: &str = "check-guest";
-/// Addresses for documentation (RFC 5737), in a namespace of their own: the TAP's and the guest's.
+/// Addresses of the TAP and of the guest, in a separate namespace (RFC 5737, addresses for documentation).
 const HOST: (IpAddr, u8) = (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), PREFIX_LEN);
 const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const PREFIX_LEN: u8 = 24;
-/// The guest's modules besides its card's. Packet sockets are built into Linux.
+/// The guest's kernel modules in addition to its card's modules. Packet sockets are built into the kernel.
 const MODULES: [&str; 1] = ["veth"];
 const VETH: [&str; 2] = ["va", "vb"];
-/// The guest's served interfaces, on consecutive ports.
+/// The interfaces served in the guest, on consecutive ports.
 const SERVED: [&str; 3] = [INTERFACE, VETH[0], VETH[1]];
-/// Maximum wait for the card's carrier. Linux reports a change at most once a second.
+/// Maximum wait for the card's carrier. Linux reports carrier changes at most once per second.
 const CARRIER_PATIENCE: Duration = Duration::from_secs(10);
 const CARRIER_POLL: Duration = Duration::from_millis(20);
-/// The guest's file system and its interfaces vanish with it.
+/// Directory for saved settings. The guest's file system and interfaces vanish with the guest, so any directory is
+/// suitable.
 const STATE_DIR: &str = "/tmp";
 
 /// A path of the guest to check.
@@ -43,7 +44,7 @@ pub enum GuestPath {
     Veth,
 }
 
-/// Boots the guest and opens the two ends of the path. The guest must outlive them.
+/// Boots the guest and opens the two ends of the path. The guest must outlive both ends.
 pub fn ends(
     spec: &GuestSpec,
     path: GuestPath,
@@ -68,10 +69,10 @@ pub fn ends(
     Ok((guest, ends))
 }
 
-/// Serves the interfaces of the guest until the machine is switched off.
+/// Serves the interfaces of the guest until the guest is shut down.
 ///
 /// # Errors
-/// Returns an error if this is not the first program of a guest, or its interfaces cannot be set up.
+/// Returns an error if this process is not the first process of a guest, or the interfaces cannot be set up.
 pub fn run() -> io::Result<()> {
     agent::first_program(|commands, mut port| {
         set_up()?;
@@ -112,7 +113,7 @@ fn serve(listener: &TcpListener, interface: &str) {
     }
 }
 
-/// Waits until the other side closes the port, or ends the machine.
+/// Waits until the host closes the port or ends the guest.
 fn wait_for_end(commands: File) -> io::Result<()> {
     BufReader::new(commands).lines().try_for_each(|line| line.map(drop))
 }

@@ -1,10 +1,10 @@
-//! The report as a page, in the style of the lab's.
+//! The report as an HTML page, in the style of the lab's pages.
 
 use offramp_check::report::{details, effect_word, remark, summary, verdict_word};
 use offramp_check::verdict::{Report, Row, Verdict, Worth};
 use offramp_lab::report::document::{Document, Section, Table};
 
-/// The page.
+/// Returns the page for a report.
 pub fn document(report: &Report) -> Document {
     let [a, b] = &report.ends;
     let mut sections: Vec<Section> =
@@ -61,7 +61,7 @@ fn section(report: &Report, from: &str, to: &str) -> Option<Section> {
     let cells = |row: &&Row| {
         vec![row.offload.to_owned(), verdict_word(&row.verdict).to_owned(), row.interface.clone(), remark(row)]
     };
-    // A column of features would squeeze the others to a word per line.
+    // Put the features into the notes: a separate column would leave the other columns only a word per line.
     let notes = |row: &&Row| {
         let features = (!row.features.is_empty()).then(|| format!("on: {}", row.features.join(", ")));
         let details = match &row.verdict {

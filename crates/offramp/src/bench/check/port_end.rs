@@ -1,4 +1,5 @@
-//! A port of a running daemon as an end: a TAP, and its adapter's receive offloads, switched over the control socket.
+//! A port of a running daemon as an end of the check: a TAP with its adapter. The receive offloads are switched over
+//! the control socket.
 
 use crate::show::ask_status;
 use offramp_check::Captured;
@@ -10,10 +11,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Receive offloads of an adapter: ethtool's name of the offload, and the adapter's features.
+/// Receive offloads of an adapter: ethtool's name of each offload, and the adapter's features.
 const RECEIVE: [(&str, &[&str]); 3] =
     [("rx-checksum", &["rx-checksum"]), ("rx-gro-hw", &["rsc4", "rsc6"]), ("rx-udp-gro-forwarding", &["rsc-udp"])];
-/// Linux never coalesces frames from a TAP.
+/// The offload that a TAP lacks: Linux never coalesces frames from a TAP.
 const NOT_OF_A_TAP: &str = "rx-gro";
 
 /// A port of a running daemon.
@@ -21,16 +22,16 @@ pub struct PortEnd {
     tap: LocalEnd,
     description: Description,
     control: PathBuf,
-    /// The features at the start.
+    /// The adapter's features at the start.
     found: BTreeMap<String, bool>,
-    /// The features now.
+    /// The adapter's current features.
     now: BTreeMap<String, bool>,
 }
 
 /// Returns the two named ports, or the only possible pair.
 ///
 /// # Errors
-/// Returns an error if there is no daemon or no such port, or several pairs are possible.
+/// Returns an error if no daemon answers, a port does not exist, or several pairs are possible.
 pub fn two_of(control: &Path, names: &[String]) -> Result<[PortStatus; 2], CheckError> {
     let status = ask_status(control, None).map_err(|error| failed(&error))?;
     let taps: Vec<&PortStatus> = status.ports.iter().filter(|port| matches!(port.host, HostStatus::Tap(_))).collect();
@@ -71,7 +72,7 @@ fn failed(error: &ClientError) -> CheckError {
 }
 
 impl PortEnd {
-    /// Opens the TAP of a port, and notes the features allowed there by the daemon.
+    /// Opens the TAP of a port, and records the features allowed by the daemon.
     ///
     /// # Errors
     /// Returns the errors of [`LocalEnd::open`].
@@ -105,7 +106,7 @@ impl PortEnd {
         }
     }
 
-    /// Returns the adapter's features for an ethtool feature of a card.
+    /// Returns the adapter's features that correspond to an ethtool feature.
     fn of_adapter(feature: &str) -> Option<&'static [&'static str]> {
         RECEIVE.iter().find(|(name, _)| *name == feature).map(|(_, features)| *features)
     }
@@ -182,7 +183,7 @@ impl End for PortEnd {
 
 impl Drop for PortEnd {
     fn drop(&mut self) {
-        // Fails if the daemon is gone; then there is nothing to restore.
+        // Restoring fails only if the daemon is gone. In this case, no setting remains to restore.
         let _ = self.finish();
     }
 }

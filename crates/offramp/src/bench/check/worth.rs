@@ -11,7 +11,7 @@ use offramp_lab::device::{self, DeviceConfig};
 use offramp_lab::model::{Experiment, Verdict as Comparison};
 use offramp_testbed::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
 
-/// The lab's experiments, and the offloads that each measures.
+/// The lab's experiments, and the offloads measured by each.
 const EXPERIMENTS: [(&str, &[&str]); 9] = [
     ("tx-checksum", &["tx-checksum"]),
     ("sg", &["tx-scatter-gather"]),
@@ -23,19 +23,19 @@ const EXPERIMENTS: [(&str, &[&str]); 9] = [
     ("lro", &["rx-lro"]),
     ("udp-gro", &["rx-udp-gro"]),
 ];
-/// Samples of each variant and seconds of each sample, in short and in full.
+/// Number of samples per variant and seconds per sample, for a quick run and for a full run.
 const SAMPLES_QUICK: (usize, f64) = (3, 0.3);
 const SAMPLES_FULL: (usize, f64) = (5, 1.0);
 
-/// The lab's name of the throughput.
+/// The lab's name for the throughput metric.
 const THROUGHPUT: &str = "throughput_bps";
-/// Ratio of an interval's ends from which it cannot tell a halving from no effect.
+/// Ratio of an interval's ends above which the interval cannot distinguish a halving from no effect.
 const TOO_NOISY_FROM: f64 = 2.0;
 
 /// The end to measure, its peer, and the depth.
 #[derive(Clone, Debug)]
 pub struct WorthConfig {
-    /// An end of the report, `IF` or `NS/IF` of this machine.
+    /// Name of an end in the report: `IF` or `NS/IF` on this machine.
     pub end: String,
     /// Address of `offramp ttcp --serve`, reached through that interface: `host` or `host:port`.
     pub peer: String,
@@ -45,12 +45,12 @@ pub struct WorthConfig {
     pub state_dir: PathBuf,
 }
 
-/// Measures the correct offloads of an end, and adds their worth to the report. Restores every setting before it
-/// returns.
+/// Measures the worth of an end's correct offloads, and adds the results to the report. Restores every setting before
+/// returning.
 ///
 /// # Errors
-/// Returns an error if the peer cannot be reached through the interface, nothing there can be switched, or a setting
-/// could not be restored. The report has all measurements until then.
+/// Returns an error if the peer cannot be reached through the interface, no offload can be switched, or a setting could
+/// not be restored. The report contains all measurements made before the error.
 pub fn measure(
     report: &mut Report,
     config: &WorthConfig,
@@ -97,7 +97,7 @@ pub fn measure(
     Ok(measured?)
 }
 
-/// Judges by throughput, if it differs; else by the processor time of this machine.
+/// Judges an offload by throughput if the throughput differs, otherwise by the processor time of this machine.
 fn effect(experiment: &Experiment) -> Effect {
     let is_worse = |verdict: &Comparison| (verdict.ratio > 1.0) == (verdict.metric != THROUGHPUT);
     match comparisons(experiment)[..] {
@@ -111,7 +111,8 @@ fn effect(experiment: &Experiment) -> Effect {
     }
 }
 
-/// Compares with and without the offload: this machine's processor time, and throughput if compared.
+/// Returns the comparisons with and without the offload: of this machine's processor time, and of throughput if
+/// available.
 fn comparisons(experiment: &Experiment) -> Vec<&Comparison> {
     let Some(main) = &experiment.verdict else { return Vec::new() };
     let is_same = |other: &&Comparison| other.base == main.base && other.variant == main.variant;

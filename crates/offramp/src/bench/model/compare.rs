@@ -1,4 +1,4 @@
-//! `offramp model compare`: two systems side by side.
+//! `offramp model compare`: compares two systems.
 
 use super::{Done, OrFail, SampleArgs, command_line, load_with, print_as, setting, simulated, workload, write_page};
 use offramp_lab::report::modelled::{explanation, load};
@@ -40,7 +40,7 @@ impl Args {
         let mut second = load_with(&self.second, &[self.settings.clone(), self.set_second.clone()].concat())?;
         if !self.set_second.is_empty() {
             let set: Vec<_> = self.set_second.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            // For the same system twice, the differences are name enough.
+            // If both systems are the same, the changed settings suffice as the name.
             let system = if self.first == self.second { String::new() } else { format!("{} ", second.name) };
             second.name = format!("{system}{}", set.join(" "));
         }

@@ -1,4 +1,4 @@
-//! `offramp model dma`: the throughput of a bus.
+//! `offramp model dma`: prints the throughput of a bus.
 
 use super::{Done, OrFail, setting};
 use crate::exit::print;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::str::FromStr as _;
 use strum::VariantArray as _;
 
-/// Default transfer lengths.
+/// Default transfer lengths, in bytes.
 const BYTES: [u64; 8] = [64, 128, 256, 512, 1024, 1514, 2048, 4096];
 
 /// Print the throughput of a bus for its master, by the length of a transfer.

@@ -1,4 +1,4 @@
-//! `offramp model params` and `offramp model workloads`: the parameters and the workloads.
+//! `offramp model params` and `offramp model workloads`: list the parameters and the workloads.
 
 use super::{Done, OrFail, print_as};
 use offramp_model::config::Workload;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Interval between updates.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// The line, shown on a terminal alone.
+/// A progress line, shown only on a terminal.
 pub(super) struct Progress {
     started: Instant,
     shown_at: Option<Instant>,
@@ -18,7 +18,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Starts the line for `of` runs, named `what`, with `before` done already.
+    /// Starts the line for `of` runs, named `what`. `before` runs are already done.
     pub(super) fn new(before: usize, of: usize, what: &'static str) -> Self {
         let is_terminal = io::stderr().is_terminal();
         Self { started: Instant::now(), shown_at: None, before, done: before, of, what, is_terminal }
@@ -42,7 +42,7 @@ impl Progress {
         }
     }
 
-    /// Time since the begin.
+    /// Returns the time since the start, in seconds.
     pub(super) fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }

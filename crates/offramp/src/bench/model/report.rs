@@ -1,4 +1,4 @@
-//! `offramp model report`: the claims, and a chart of each mechanism.
+//! `offramp model report`: writes a page with the claims and a chart of each mechanism.
 
 use super::{Done, OrFail, claims_table, command_line, write_page};
 use offramp_lab::report::modelled::claims as pages;
@@ -25,7 +25,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Done {
-    // Read before the slower charts, to report an unreadable file at once.
+    // Read the file before drawing the slower charts, to report an unreadable file at once.
     let table = args.html.as_ref().map(|_| claims_table(args.live.as_deref(), |_| false, 0)).transpose()?;
     let mechanisms = match args.files.as_slice() {
         [] => mechanism::all().or_failed()?,

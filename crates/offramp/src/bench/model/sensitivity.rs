@@ -1,4 +1,4 @@
-//! `offramp model sensitivity`: the parameters with an effect on an outcome.
+//! `offramp model sensitivity`: ranks the parameters by their effect on an outcome.
 
 use super::{Done, OrFail, SystemArgs, command_line, print_as, write_page};
 use clap::ValueEnum;
@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Default variation of a number, percent.
+/// Default variation of a number, in percent.
 const RANGE_PERCENT: f64 = 10.0;
 
 /// Measure the change of an outcome with each number of a profile.
@@ -102,8 +102,8 @@ pub(super) fn run(args: &Args) -> Done {
     written.unwrap_or(Ok(ExitCode::SUCCESS))
 }
 
-/// An elasticity describes the neighbourhood of a value and ignores its interval. The other methods cover the whole
-/// interval.
+/// Returns the ranges of the parameters. An elasticity describes the neighbourhood of a value and ignores its interval.
+/// All other methods cover the whole interval.
 fn ranges(args: &Args) -> Result<Ranges, String> {
     let share = checked_share(args.range.unwrap_or(RANGE_PERCENT))?;
     match (args.range, args.method) {

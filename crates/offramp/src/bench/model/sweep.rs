@@ -1,4 +1,4 @@
-//! `offramp model sweep`: a workload over ranges of parameters.
+//! `offramp model sweep`: runs a workload over ranges of parameters.
 
 use super::progress::Progress;
 use super::{Done, Failure, OrFail, SystemArgs, command_line, write_page};
@@ -44,7 +44,7 @@ pub(super) struct Args {
     threads: Option<NonZeroUsize>,
 }
 
-/// Refuses `--parquet` before the first run if this program has no writer of it.
+/// Refuses `--parquet` before the first run if this program was built without Parquet support.
 fn parquet_file(path: &str) -> Result<PathBuf, String> {
     if cfg!(feature = "parquet") {
         return Ok(path.into());
@@ -77,7 +77,7 @@ impl Args {
 pub(super) fn run(args: &Args) -> Done {
     let sweep = args.sweep()?;
     let of = sweep.points()?.len();
-    // A signal ends the sweep after the points under way; a later run continues it.
+    // A signal ends the sweep after the points in progress, and a later run continues the sweep.
     let stop = stop_flag().or_setup()?;
     let (mut journal, done) = Journal::open(&args.journal(), &sweep)?;
     let threads = args.threads.unwrap_or_else(pool::threads);
@@ -127,7 +127,7 @@ fn write(args: &Args, sweep: &Sweep, rows: &[Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Replaces the file at once: a reader finds all of the table or the old contents.
+/// Replaces the file atomically, so that a reader finds either the whole table or the old contents.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut new = path.to_owned().into_os_string();
     new.push(".new");
