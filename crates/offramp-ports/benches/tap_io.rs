@@ -78,8 +78,8 @@ fn bench() -> io::Result<()> {
     Ok(())
 }
 
-/// Costs per frame in nanoseconds for every batch: by the port, by the plain system call, by `io_uring` in batches, and
-/// by `io_uring` one by one.
+/// Costs per frame in nanoseconds, for every batch: by the port, the plain system call, `io_uring` in batches, and
+/// `io_uring` one by one.
 type Costs = [Vec<f64>; 4];
 
 fn print_line(name: &str, costs: Costs) {

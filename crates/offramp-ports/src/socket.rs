@@ -42,8 +42,8 @@ pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     let mut info = MaybeUninit::<TcpInfo>::zeroed();
     let (descriptor, mut len) = (socket.as_fd().as_raw_fd(), size_of::<TcpInfo>() as libc::socklen_t);
     let (level, option, to) = (libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast());
-    // SAFETY: `info` is writable for `len` bytes, the kernel writes at most `len` bytes into it, and the descriptor is
-    // borrowed from `socket`, so it stays open during the call.
+    // SAFETY: `info` is writable for `len` bytes, and the kernel writes at most `len` bytes. The descriptor is borrowed
+    // from `socket`, so it stays open during the call.
     Errno::result(unsafe { libc::getsockopt(descriptor, level, option, to, &raw mut len) })?;
     // SAFETY: `tcp_info` holds only integers, for which every bit pattern is valid. The structure was zeroed before the
     // kernel wrote its prefix.

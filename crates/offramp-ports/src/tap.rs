@@ -290,7 +290,7 @@ fn open_queue(config: &TapConfig) -> Result<OwnedFd, TapError> {
 }
 
 /// Returns the offloads supported by the kernel. Linux supports USO since version 6.2, and AccECN in no version yet.
-/// Leaves the offer empty.
+/// This function leaves the offer empty.
 fn probe(name: &str, fd: &OwnedFd) -> Result<Offloads, TapError> {
     let old = Offloads::RATIFIED - Offloads::USO - Offloads::RSC_UDP;
     let supported = match ioctl::set_offload(fd.as_fd(), ioctl::offload_bits(Offloads::RATIFIED)) {

@@ -1,5 +1,5 @@
 //! The parts of a release: the program with its parts list, a Debian package, a static program, a container image, and
-//! the checksums of all files.
+//! checksums.
 
 mod image;
 

@@ -1,5 +1,5 @@
-//! A Linux kernel as the IPsec peer: a guest behind a vhost-user port encrypts and decrypts in its kernel (xfrm), and a
-//! TAP's adapter does so for the host's TCP/IP.
+//! Tests with a Linux kernel as the IPsec peer. A guest behind a vhost-user port encrypts and decrypts in its kernel
+//! (xfrm). A TAP's adapter does so for the host's TCP/IP.
 //!
 //! The guest's associations are installed by `ip xfrm`. The adapter imports the same text, as `offramp sa import
 //! --peer` does. The harness then sends bytes over TCP in both directions, and checks their SHA-256 and the counters of
@@ -146,8 +146,8 @@ fn run_one(case: &Case, base: &Base, link: &Link, machine: &mut Machine, ns: &Ne
     for command in &commands {
         machine.run(&format!("/bin/{command}"))?;
     }
-    // The option for the next sequence number exists only in the text for the sending end, so the host installs the
-    // text for its own end.
+    // Only the text for the sending end contains the next sequence number, so the host installs the text for its own
+    // end.
     let (text, owner) = match case.extra {
         Extra::Wrap => (case.commands(End::Host), Owner::Host),
         Extra::None | Extra::Encapsulation => (commands, Owner::Peer),

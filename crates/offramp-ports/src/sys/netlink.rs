@@ -21,7 +21,7 @@ pub(super) fn get(message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMe
     Ok(answers)
 }
 
-/// Sends a request for all objects of a kind, and returns them.
+/// Sends a request for all objects of a kind, and returns the objects.
 pub(super) fn dump(message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
     let mut answers = Vec::new();
     exchange(message, NLM_F_REQUEST | NLM_F_DUMP, |answer| answers.push(answer))?;

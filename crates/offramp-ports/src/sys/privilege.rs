@@ -46,8 +46,9 @@ pub enum SetupError {
 
 /// Gives this process the privilege to create network namespaces and TAP interfaces.
 ///
-/// A process of root needs no change. Any other process enters a new user namespace as root, with new network and mount
-/// namespaces. These namespaces end with the process. Call this function first, while the process has one thread.
+/// A process that runs as root needs no change. Any other process enters a new user namespace as root, with new network
+/// and mount namespaces. These namespaces end with the process. Call this function first, while the process has one
+/// thread.
 ///
 /// # Errors
 /// Returns an error if namespaces or `/dev/net/tun` are refused. The error names the remedy.

@@ -76,7 +76,7 @@ pub enum SandboxError {
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox(Option<Arc<[KindFilters]>>);
 
-/// Returns the filters of a kind of thread.
+/// The filters of one kind of thread.
 type KindFilters = (ThreadKind, Vec<BpfProgram>);
 
 impl Sandbox {

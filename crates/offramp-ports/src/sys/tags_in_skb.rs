@@ -66,8 +66,8 @@ impl TagsInSkb {
     /// transmitted frames to this Ethernet address.
     ///
     /// # Errors
-    /// Returns an error if there is no such interface, the process has neither `CAP_SYS_ADMIN` nor `CAP_BPF` and
-    /// `CAP_NET_ADMIN`, or the kernel is older than Linux 6.6 (`EINVAL`).
+    /// Returns an error if there is no such interface, or the kernel is older than Linux 6.6 (`EINVAL`). The process
+    /// needs `CAP_SYS_ADMIN`, or both `CAP_BPF` and `CAP_NET_ADMIN`.
     pub fn attach(interface: &str, destination: [u8; 6]) -> io::Result<Self> {
         let instructions = program(destination);
         let load = Load {

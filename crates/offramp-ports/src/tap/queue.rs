@@ -27,8 +27,8 @@ const COPY_LEN_MAX: usize = 2048;
 
 /// One queue pair of a [`Tap`](super::Tap), for one thread.
 ///
-/// Reads only its own queue, and writes to the queue given by `RxMeta::queue`. If that queue does not exist, it writes
-/// to its own queue. Poll its descriptor for input.
+/// A `TapQueue` reads only its own queue, and writes to the queue given by `RxMeta::queue`. If that queue does not
+/// exist, the frame is written to the own queue. Poll the descriptor for input.
 #[derive(Debug)]
 pub struct TapQueue {
     shared: Arc<Shared>,

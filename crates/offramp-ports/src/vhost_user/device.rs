@@ -41,8 +41,8 @@ const LOG_BYTE_COVERS: u64 = 8 * 4096;
 const GUEST_ADDRESSES_MAX: u64 = 1 << 52;
 /// Number of bytes that QEMU adds to a log for future memory, plus rounding.
 const LOG_SLACK_LEN: u64 = 2 * 4096;
-/// Maximum number of threads per vring for interrupts through pipes: one for the frontend, and one for the previous
-/// frontend, whose threads may still be ending.
+/// Maximum number of threads per vring for interrupts through pipes: one for the frontend, and one still ending for the
+/// previous frontend.
 const CALL_THREADS_PER_VRING: usize = 2;
 
 /// The reason for refusing a message. Every refusal ends the connection.

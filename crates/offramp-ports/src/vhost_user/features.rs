@@ -40,13 +40,13 @@ pub enum ControlQueue {
     /// commands.
     #[default]
     Frontend,
-    /// The port serves the control queue, so that a guest's `ethtool -C` and `-L` reach the adapter. For a monitor that
-    /// passes the control queue to the backend (QEMU's generic vhost-user device, crosvm, libkrun, User Mode Linux).
-    /// The control queue is the vring after the vrings of all queue pairs. For a driver without `MQ` and `RSS`, the
-    /// control queue is the vring after the first pair (virtio 1.3, 5.1.2).
+    /// The port serves the control queue, so that a guest's `ethtool -C` and `-L` reach the adapter. This setting is
+    /// for a monitor that passes the control queue to the backend (QEMU's generic vhost-user device, crosvm, libkrun,
+    /// User Mode Linux). The control queue is the vring after the vrings of all queue pairs. For a driver without `MQ`
+    /// and `RSS`, the control queue is the vring after the first pair (virtio 1.3, 5.1.2).
     Backend,
-    /// The device has no control queue: `CTRL_VQ` and dependent features are not offered. For a frontend that does not
-    /// serve a control queue, such as User Mode Linux.
+    /// The device has no control queue: `CTRL_VQ` and dependent features are not offered. This setting is for a
+    /// frontend that does not serve a control queue, such as User Mode Linux.
     None,
 }
 

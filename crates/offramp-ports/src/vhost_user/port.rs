@@ -176,7 +176,7 @@ impl VhostPort {
         has_changed
     }
 
-    /// Refreshes the guest's receive pairs. Returns whether they changed.
+    /// Refreshes the guest's receive pairs. Returns whether the pairs changed.
     fn look_which_receive(&mut self) -> bool {
         self.has_looked = false;
         let Self { queues, steering: Some(steering), .. } = self else { return false };

@@ -109,12 +109,12 @@ impl VhostQueue {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Shows the guest the frames received so far.
+    /// Publishes the frames received so far to the guest.
     pub(super) fn publish_received(&mut self) {
         self.state.publish_receive();
     }
 
-    /// Shows the guest the chains sent so far.
+    /// Publishes the chains sent so far to the guest.
     #[inline]
     pub(super) fn publish_sent(&mut self) {
         self.state.publish_transmit();

@@ -58,7 +58,7 @@ impl Rss {
     }
 
     /// Returns settings that hash frames and steer flows. Returns `None` in the cases of [`Self::hashing`]. Returns
-    /// `None` if the table is too long, its length is not a power of two, or it names a missing pair.
+    /// `None` if the table is too long, its length is not a power of two, or the table names a missing pair.
     pub(super) fn spreading(config: &RssConfig, queue_pairs: u16) -> Option<Self> {
         let RssConfig { hash, unclassified, table, .. } = config;
         let mut pairs = table.iter().chain([unclassified]);

@@ -1,9 +1,9 @@
 //! The serialized state of a device, for a frontend that saves its guest and continues the guest later (vhost-user,
 //! "Migrating back-end state").
 //!
-//! All numbers are little-endian. The format starts with a head: [`MAGIC`], version, and length of all bytes. Then
-//! follow the negotiated features, the number of vrings, and 8 bytes per vring. The guest's settings follow as commands
-//! of its control queue, each preceded by its length. The last field is a hash of all preceding bytes.
+//! All numbers are little-endian. The format starts with a head: [`MAGIC`], version, and length of all bytes. The
+//! negotiated features, the number of vrings, and 8 bytes per vring follow. The guest's settings follow as commands of
+//! its control queue, each preceded by its length. The last field is a hash of all preceding bytes.
 
 const MAGIC: [u8; 8] = *b"offramp\0";
 /// The version that is written, and the only version that is read.

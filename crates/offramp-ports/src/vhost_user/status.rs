@@ -57,5 +57,5 @@ pub enum PortEvent {
     },
 }
 
-/// A receiver of events. The port's control thread calls it, and waits for its return.
+/// A receiver of events. The port's control thread calls the receiver, and waits for its return.
 pub type Observer = Box<dyn Fn(PortEvent) + Send>;

@@ -77,8 +77,8 @@ impl QueueState {
         }
     }
 
-    /// Returns whether open frames should be completed. Open frames occupy the guest's buffers: true when half of the
-    /// ring is unpublished.
+    /// Returns whether open frames should be completed, because open frames occupy the guest's buffers. The result is
+    /// true when half of the ring is unpublished.
     #[inline]
     pub(super) fn wants_commit(&self) -> bool {
         let vring = &self.receive.vring;
@@ -188,8 +188,8 @@ impl QueueState {
         Err(PortError::Full)
     }
 
-    /// Returns receive chains unused. After [`UNUSED_MAX`] such chains, the guest counts as out of buffers in this
-    /// batch: searching for a usable chain takes time from other ports.
+    /// Gives receive chains back to the guest unused. After [`UNUSED_MAX`] such chains, the guest counts as out of
+    /// buffers in this batch: searching for a usable chain takes time from other ports.
     #[cold]
     fn return_unused(&mut self, chains: usize) {
         self.returned_unused += chains;

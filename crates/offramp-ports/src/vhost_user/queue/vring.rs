@@ -8,7 +8,7 @@ use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::ring::{BadRing, Chain};
 use offramp_virtio::vring::{Vring, VringSetup};
 
-/// Divisor of the receive ring's size. When fewer than this part of the buffers are left, the guest is notified
+/// Divisor of the receive ring's size. When less than this part of the buffers is left, the guest is notified
 /// regardless of the moderation. While the guest wakes, frames use the remaining buffers. Drivers refill a ring before
 /// half of it is used (Linux: after 32 of 256), so this limit applies only to a sleeping guest.
 pub(super) const RECEIVE_GUARD_PART: u16 = 2;
