@@ -226,7 +226,7 @@ fn guests_of(parent: u32) -> Vec<i32> {
     pids.split_whitespace().filter(is_guest).map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Returns true if a guest has booted, which removes its boot file system.
+/// Returns true if a guest has booted. A booted guest has removed its boot file system.
 fn has_booted(guest: i32) -> bool {
     let command = std::fs::read_to_string(format!("/proc/{guest}/cmdline")).unwrap_or_default();
     let of_qemu = command.split('\0').skip_while(|argument| *argument != "-initrd").nth(1);
