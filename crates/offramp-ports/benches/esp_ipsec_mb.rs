@@ -1,6 +1,6 @@
 //! Compares ESP with ipsec-mb to the raw AEAD of ipsec-mb on the same buffers, and to ESP with aws-lc.
 //!
-//! `cargo bench -p offramp-ports --bench esp_ipsec_mb -- [--quick | --profile WHO] [FILTER]`; it runs the same work as
+//! `cargo bench -p offramp-ports --bench esp_ipsec_mb -- [--quick | --profile WHO] [FILTER]` runs the same work as
 //! `cargo bench -p offramp-offload --bench esp`. If the library is not installed, the benchmark prints a message and
 //! ends.
 

@@ -1,12 +1,12 @@
 //! Measures the effect of a guest on other guests of the same switch. The benchmark measures round trips between two
 //! guests, and the time until a command of one guest is answered and in force. The neighbour is idle, only computes, or
-//! sends as fast as possible. It sends frames to itself, bad chains, or control-queue commands that change all its
-//! rings.
+//! sends as fast as possible. A sending neighbour sends frames to itself, bad chains, or control-queue commands that
+//! change all its rings.
 //!
 //! `cargo bench -p offramp-ports --bench hostile_neighbour`
 //!
 //! The switch, the neighbour and the two other guests need a processor each. With fewer processors, the figures include
-//! waits for a processor, even beside a neighbour whose frames are dropped.
+//! waits for a processor, even next to a neighbour whose frames are dropped.
 
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
@@ -46,7 +46,8 @@ const COMPUTES: u8 = 4;
 const STATES: [&str; 5] =
     ["that is idle", "with frames to itself", "with bad chains", "with commands", "that only computes"];
 const OVER: u8 = 5;
-/// Number of queue pairs of the neighbour, and of addresses in its table. Both make its commands expensive.
+/// Number of queue pairs of the neighbour, and of addresses in its table. High numbers make the neighbour's commands
+/// expensive.
 const PAIRS: u16 = 8;
 const ADDRESSES: u32 = 1000;
 
@@ -107,7 +108,8 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
             2 => guest.queue_pairs(PAIRS).features(of_commands).control_queue(),
             _ => guest,
         };
-        // These guests sleep, so that they can run on two processors beside the two threads that never sleep.
+        // These guests sleep. On a machine with two processors, the guests can therefore run next to the two threads
+        // that never sleep.
         guest.interrupts(number < 2).connect(bed.socket(number))
     };
     let [mut near, mut far, mut neighbour] = [0, 1, 2].map(guest);
@@ -187,8 +189,8 @@ fn frame(from: u8, to: u8) -> Vec<u8> {
     frame
 }
 
-/// Runs the neighbour. It sends chains with one buffer, at `good` or outside the guest's memory, or it sends commands
-/// and counts them.
+/// Runs the neighbour. The neighbour sends chains with one buffer, at `good` or outside the guest's memory. In other
+/// states, the neighbour sends commands and counts the commands.
 fn be_a_neighbour(mut tx: TxQueue, control: &mut Commands, good: u64, (state, commands): (&AtomicU8, &AtomicU64)) {
     let chains = command_chains(control);
     let mut chains = chains.iter().cycle();

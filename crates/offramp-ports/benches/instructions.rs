@@ -85,7 +85,7 @@ fn settings() -> [(&'static str, u64, Option<Vec<u8>>); 5] {
 }
 
 /// Runs a work twice, each time after its preparation. Only the second run is counted, because the first run touches
-/// cold memory. Prints the work's name, so that the names have the order of the counts.
+/// cold memory. The function prints the work's name, so that the names have the order of the counts.
 fn count<T>(name: &str, on: &mut T, prepare: impl Fn(&mut T), work: impl Fn(&mut T)) {
     prepare(on);
     work(on);
@@ -173,7 +173,7 @@ fn drive(kind: &str, is_packed: bool) {
 
 /// Counts the work of two queue pairs on a cable.
 fn carry() {
-    // Turn off moderation, so that frames sent by one side are available to the other at once.
+    // Turn off moderation, so that frames sent by one side are available to the other side at once.
     let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
     let (near, far) = cable(&CableConfig::default());
     let (left, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));

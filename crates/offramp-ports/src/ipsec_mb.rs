@@ -53,8 +53,8 @@ pub fn library() -> Result<&'static dyn CipherLibrary, &'static Unavailable> {
     LOADED.get_or_init(load).as_deref()
 }
 
-/// Returns the preferred library for this machine. This is ipsec-mb if it can be loaded and the processor has VAES and
-/// AVX-512, where it is faster. Otherwise returns aws-lc with the reason.
+/// Returns the preferred library for this machine. The preferred library is ipsec-mb if ipsec-mb can be loaded and the
+/// processor has VAES and AVX-512, where ipsec-mb is faster. Otherwise, the result is aws-lc with the reason.
 pub fn preferred() -> (&'static dyn CipherLibrary, Option<&'static Unavailable>) {
     match library() {
         Ok(library) if has_wide_aes() => (library, None),

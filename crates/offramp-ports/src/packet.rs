@@ -3,7 +3,7 @@
 //! partial checksums pass in both directions.
 //!
 //! The port does not receive frames that the host itself transmits on the interface. The sockets are the only change to
-//! the interface: the kernel ends promiscuous mode when they are closed, even if the process crashes.
+//! the interface: the kernel ends promiscuous mode when the sockets are closed, even if the process crashes.
 //!
 //! The port stays open when the interface goes down and comes up again. The port closes when the interface is deleted
 //! or moved to another namespace.

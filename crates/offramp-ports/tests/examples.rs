@@ -51,7 +51,7 @@ fn queue(ns: &NetNs, interface: &str) -> PacketQueue {
     Packet::open_in(ns, &PacketConfig::new(interface)).unwrap().queue(0).unwrap()
 }
 
-/// Sends frames on one interface until one arrives on the other.
+/// Sends frames on one interface until a frame arrives on the other interface.
 fn assert_carries(ns: &NetNs, from: &str, to: &str) {
     let (mut sender, mut receiver) = (queue(ns, from), queue(ns, to));
     for _ in 0..ROUNDS {

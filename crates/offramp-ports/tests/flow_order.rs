@@ -235,7 +235,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Compares a frame with the expected frame of its flow. Returns the length of its payload, in bytes.
+    /// Compares a frame with the expected frame of its flow. Returns the length of the frame's payload, in bytes.
     fn check(&mut self, pattern: &Pattern, size: Option<usize>, frame: &[u8]) -> u64 {
         let Some(flow) = flow_of(frame) else { return 0 };
         let payload = &frame[header_len(flow)..];
@@ -440,7 +440,7 @@ fn random_offloads(rng: &mut ChaCha8Rng) -> Offloads {
     (Offloads::from_bits_truncate(rng.random()) - Offloads::UFO).with_prerequisites()
 }
 
-/// Creates a TAP in a new namespace, brings the interface up, and opens a packet socket of the host on it.
+/// Creates a TAP in a new namespace, brings the interface up, and opens a packet socket of the host on the interface.
 fn tap(side: u8) -> (NetNs, Tap, PacketQueue) {
     let ns = namespace();
     let config = TapConfig { mac: Some([2, 0, 0, 0, 0xff, side]), tx_queue_len: Some(8192), ..TapConfig::new("ofr0") };

@@ -198,7 +198,7 @@ fn rows_of_headers() -> Vec<Row> {
 }
 
 /// Reason for a difference in fixed IDs. The partial checksums of the kernel's frames show that the kernel had
-/// coalesced them.
+/// coalesced the frames.
 const FIXED_ID: &str =
     "Linux restores the ID of a datagram without DF by a mark of its own; virtio has none (RFC 6864)";
 
@@ -260,7 +260,7 @@ fn rows_of_strays() -> Vec<Row> {
 }
 
 /// Returns rows with aggregates up to the longest IP packet, and one byte longer. The kernel segments the longest
-/// aggregate again: with its Ethernet header, it exceeds the maximum for a TAP.
+/// aggregate again: with the Ethernet header, the aggregate exceeds the maximum for a TAP.
 fn rows_of_length() -> Vec<Row> {
     const FULL: usize = 16 * 4036;
     const REMAINDER: usize = 65_535 - 40 - FULL;

@@ -81,7 +81,7 @@ impl Cable {
     }
 }
 
-/// Returns a frame with `tags` and a TCP or UDP packet over IPv4. Its checksum is partial.
+/// Returns a frame with `tags` and a TCP or UDP packet over IPv4. The packet's checksum is partial.
 fn packet(tags: &[u8], is_tcp: bool, port: u16, payload_len: usize) -> (PartialChecksum, Vec<u8>) {
     let header_len = if is_tcp { 20 } else { 8 };
     let mut frame = [&DESTINATION[..], &SOURCE, tags, &[8, 0]].concat();

@@ -1,5 +1,5 @@
-//! Tests of entering a user namespace without root. This needs a process with one thread. Each case therefore runs this
-//! program again as an ordinary user, without a test harness.
+//! Tests of entering a user namespace without root. Only a process with one thread can enter a user namespace. Each
+//! case therefore runs this program again as an ordinary user, without a test harness.
 
 mod common;
 

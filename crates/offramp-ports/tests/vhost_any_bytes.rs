@@ -172,7 +172,7 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
 }
 
 /// Returns a group report or a neighbour discovery message with options of any length, from a host bound to addresses.
-/// Its source is the host's own address, no address, or the address of another host.
+/// The message's source is the host's own address, no address, or the address of another host.
 fn nearly_discovery(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut body = vec![0; rng.random_range(4..80)];
     rng.fill_bytes(&mut body);

@@ -578,7 +578,7 @@ fn open(scratch: &Scratch, name: &str) -> (VhostUser, VhostQueue) {
     (port, queue)
 }
 
-/// Starts one worker for two ports and the cable between them, and counts its polls.
+/// Starts one worker for two ports and the cable between them, and counts the worker's polls.
 fn driven<T: Task + 'static>(tasks: Vec<T>) -> (Worker, Arc<AtomicU64>) {
     let polls = Arc::new(AtomicU64::new(0));
     let tasks = tasks.into_iter().map(|task| Counted(task, Arc::clone(&polls))).collect();

@@ -46,7 +46,7 @@ fn builder(case: &Case, pairs: u16) -> GuestBuilder {
     case.guest().queue_pairs(pairs).features(features).control_queue()
 }
 
-/// Sends a command in two buffers, like Linux. Returns the single byte of its answer.
+/// Sends a command in two buffers, like Linux. Returns the single byte of the answer.
 fn command(guest: &mut Guest, command: [u8; 2], fields: &[u8]) -> u8 {
     match guest.control().command(&[&command, fields], &[1]).as_deref() {
         Some([ack]) => *ack,
@@ -129,7 +129,7 @@ fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
     }
 }
 
-/// A monitor may negotiate the control queue and serve it itself (Cloud Hypervisor).
+/// A monitor can negotiate the control queue and serve the queue itself (Cloud Hypervisor).
 #[test]
 fn a_frontend_that_hears_the_commands_itself_says_which_pairs_are_used() {
     let rig = rig(2);
@@ -250,7 +250,7 @@ fn what_was_set_outlives_a_pause_and_not_a_reset() {
 fn nothing_is_set_after_a_reset_without_get_vring_base() {
     for case in Case::layouts() {
         let rig = rig(2);
-        // Do not negotiate SET_STATUS, because it would report the reset.
+        // Do not negotiate SET_STATUS, because this message would report the reset.
         let mut a = rig.guest(0, &builder(&case, 2).protocol_features(protocol::MQ | protocol::REPLY_ACK));
         let mut b = rig.guest(1, &builder(&case, 2));
         let mut rng = rng();
@@ -318,7 +318,7 @@ fn a_control_queue_that_lies_on_a_ring_of_data_spoils_its_own_guest_alone() {
             (0..32).for_each(|_| _ = a.tx(0).stage(&VnetHeader::default(), &[&bytes]));
             a.tx(0).publish();
             let refused = || rig.ports[0].status().control.is_some_and(|control| control.refused > 0);
-            // In a packed ring, the queue that is served first uses the chains of the other queue.
+            // In a packed ring, the queue that is served first uses the chains intended for the other queue.
             let is_sent = |b: &mut Guest| b.rx(0).try_recv().is_some();
             wait_until("any of it", || refused() || rig.bad_chains(0) > 0 || is_sent(&mut b));
             assert_eq!(command(&mut b, COALESCE_RX, &coalescing(5, 6)), OK, "{case:?}");

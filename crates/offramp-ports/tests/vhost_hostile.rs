@@ -220,7 +220,7 @@ fn everywhere(kinds: impl Iterator<Item = Case>) -> impl Iterator<Item = (Case, 
         cases.into_iter().map(move |case| (case, Place { on_switch, pages: pages.clone() }))
     };
     let ordinary = at(kinds.clone(), false, None).chain(at(layouts.clone(), true, None));
-    // Reserve huge pages only while they are used: only one test at a time can have them.
+    // Reserve huge pages only while in use: only one test at a time can have huge pages.
     let pages = std::iter::once_with(|| HugePages::reserve(3 * HUGE_MEMORY_LEN / (2 << 20)).map(Arc::new)).flatten();
     let huge = pages.flat_map(move |pages| {
         let layouts = layouts.clone();
@@ -885,8 +885,8 @@ fn full_event() -> EventFd {
     event
 }
 
-/// Makes reads and writes of a descriptor block. This overrides flags set by the backend, because both sides share the
-/// open file description.
+/// Makes reads and writes of a descriptor block. The call overrides flags set by the backend, because both sides share
+/// the open file description.
 fn let_it_block(fd: impl AsFd) {
     nix::fcntl::fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
 }
@@ -1142,7 +1142,8 @@ fn a_frontend_that_stops_in_the_middle_of_a_message_is_given_up() {
 
 #[test]
 fn frontends_that_die_in_the_middle_of_a_message_cost_the_next_one_no_wait() {
-    // Number of frontends. Waiting for the rest of all their messages would exceed the time limit of the last frontend.
+    // Number of frontends. Waiting for the remaining bytes of all their messages would exceed the time limit of the
+    // last frontend.
     const DYING: usize = 2000;
     let rig = Rig::with(&RigConfig::mtu(1500));
     let whole = Header::new(request::SET_FEATURES, 8).to_bytes();

@@ -106,8 +106,8 @@ fn a_checksum_that_begins_or_lies_beyond_the_frame_is_never_written() {
 
 #[test]
 fn a_frame_shorter_than_an_ethernet_header_goes_nowhere() {
-    // CVE-2024-41090 and CVE-2024-41091 (Linux' tap and tun): the Ethernet header of a too short frame was read
-    // nevertheless.
+    // CVE-2024-41090 and CVE-2024-41091 (Linux' tap and tun): the Ethernet header was read even if the frame was too
+    // short.
     let mark = frame(&mut rng(), 100);
     every_pair(features::CSUM, |a, b| {
         for len in 1..14 {

@@ -25,7 +25,7 @@ use offramp_testkit::{Frontend, Guest, GuestMemory, PeerError, RegionSpec, RxQue
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The resources of this process that could leak. Only a test that runs alone can compare them.
+/// The resources of this process that could leak. Only a test that runs alone can compare these resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
@@ -312,7 +312,7 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
 #[test]
 fn calls_that_lead_into_each_other_hold_no_thread() {
     // The two ends of a socket are the call descriptors of two rings. After the guest has gone, only the backend holds
-    // them.
+    // the two ends.
     let scratch = Scratch::new();
     let backend = Backend::start(&scratch);
     let call_threads = || {
@@ -331,7 +331,7 @@ fn calls_that_lead_into_each_other_hold_no_thread() {
         a.frontend().set_vring_call(vring as u32, Some(end.as_fd())).unwrap();
     }
     drop(ends);
-    // A thread sets its own name, so it may exist for a while without the name.
+    // A thread sets its own name, so a thread can exist for a while without the name.
     wait_until("a thread for each call", || call_threads() == 2);
     let frame = frame(&mut rng(), 100);
     for _ in 0..20 {

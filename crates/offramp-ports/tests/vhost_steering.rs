@@ -360,7 +360,7 @@ fn what_is_fetched_from_a_disabled_ring_is_charged_to_its_port() {
             assert!(port.tx_next(0).unwrap());
             port.tx_cost_bytes()
         };
-        // From here on, the other pair is polled first.
+        // From here on, polling starts with the other pair.
         let alone = cost_bytes(&mut guest, &mut port);
         for _ in 0..2 {
             (0..FRAMES).for_each(|_| _ = guest.tx(1).send(&VnetHeader::default(), &[&[7; 60]]));

@@ -1,5 +1,5 @@
-//! Commands that measure, check and predict. They need the lab, the checks and the model, which the daemon does not
-//! need.
+//! Commands that measure, check and predict. These commands need the lab, the checks and the model, which the daemon
+//! does not need.
 
 mod calibrate;
 mod check;

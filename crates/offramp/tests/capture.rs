@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A captured packet. Its direction is 1 for inbound and 2 for outbound.
+/// A captured packet. The direction is 1 for inbound and 2 for outbound.
 #[derive(Debug)]
 struct Packet {
     direction: u32,

@@ -234,7 +234,7 @@ fn has_booted(guest: i32) -> bool {
     file.is_some_and(|file| !PathBuf::from(file).exists())
 }
 
-/// Starts a run that takes minutes. Returns the run and the process id of its booted guest.
+/// Starts a run that takes minutes. Returns the run and the process id of the booted guest.
 fn long_run_with_guest(how: [&str; 2]) -> (Child, i32) {
     let args = with_guest(&["--only", "lso", "--seconds", "60", how[0], how[1]]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));

@@ -291,7 +291,7 @@ fn sighup_makes_what_runs_be_what_the_file_says_or_changes_nothing() {
         fs::write(bed.file(), text).unwrap();
         bed.signal(Signal::SIGHUP);
         bed.until(|| bed.stderr()[before..].contains(told));
-        // Drop the notifications: without a reader they would block the daemon.
+        // Drop the notifications: unread notifications would block the daemon.
         bed.drop_notices();
     };
     done(&add(&bed, &guest(&bed, "client", "switch = \"lan\"")));

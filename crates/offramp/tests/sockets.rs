@@ -84,7 +84,7 @@ fn frame(source: u8) -> Vec<u8> {
     [&[0xff; 6][..], &[2, 0, 0, 0, 1, source], &[0x88, 0xb5], &[source; 46]].concat()
 }
 
-/// Sends a frame from the guest of one socket to the guest of the other.
+/// Sends a frame from the guest of one socket to the guest of the other socket.
 fn exchange(from: &Path, to: &Path) {
     let mut guests = [from, to].map(|socket| Guest::builder().connect(socket));
     let [sender, receiver] = &mut guests;

@@ -1,4 +1,4 @@
-//! Two adapters on a cable, polled by one thread. They connect a harness' own host to the other end.
+//! Two adapters on a cable, polled by one thread. The adapters connect a harness' own host to the other end.
 
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;

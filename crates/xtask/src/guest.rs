@@ -2,8 +2,8 @@
 //! Mode Linux).
 //!
 //! For each combination of driver options, the harness boots a Debian kernel. The harness compares the negotiated
-//! features and the guest's `ethtool` output with the offer. It then sends bytes over TCP in both directions, and
-//! checks their SHA-256.
+//! features and the guest's `ethtool` output with the offer. The harness then sends bytes over TCP in both directions,
+//! and checks their SHA-256.
 
 mod accecn;
 mod backports;
@@ -169,7 +169,7 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Runs the combinations and the cases, and prints a line for each. Returns whether none failed.
+/// Runs the combinations and the cases, and prints a line for each. Returns whether no combination and no case failed.
 ///
 /// # Errors
 /// Returns an error if the guest's kernel is not available, or a signal arrives.

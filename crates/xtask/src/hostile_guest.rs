@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Guests and daemon are placed as in `docs/deployment.md`: each guest has a separate processor, and the switch's
-//! thread has priority. The victim is also measured next to a guest that only computes. No adapter can prevent the loss
-//! in this state.
+//! thread has priority. The victim is also measured next to a guest that only computes. No adapter can prevent the
+//! victim's loss of throughput in this state.
 
 pub mod attack;
 mod device;

@@ -56,7 +56,7 @@ impl Tally {
         Ok(())
     }
 
-    /// Prints the totals. Returns whether at least one case passed and none failed.
+    /// Prints the totals. Returns whether at least one case passed and no case failed.
     pub fn end(&self, what: &str) -> bool {
         println!("{what}: {} passed, {} failed, {} not possible", self.passed, self.failed, self.not_possible);
         self.passed > 0 && self.failed == 0

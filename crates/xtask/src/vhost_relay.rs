@@ -1,5 +1,5 @@
-//! Two adapters connected by a cable, with vhost-user on one side, and vhost-user or a TAP on the other. Alternatively,
-//! one adapter with a wire that returns every frame.
+//! Two adapters connected by a cable, with vhost-user on one side, and vhost-user or a TAP on the other side.
+//! Alternatively, one adapter with a wire that returns every frame.
 
 use crate::adapters::open_tap;
 use crate::seam::{self, OfferArgs};

@@ -92,7 +92,8 @@ impl CipherLibrary for IpsecMb {
 fn in_one(bits: u128) -> __m128i {
     // SAFETY: SSE2 is a part of x86-64.
     let mut vector = unsafe { _mm_set_epi64x((bits >> u64::BITS) as i64, bits as i64) };
-    // SAFETY: the assembly contains no instruction. It prevents the compiler from storing the halves separately.
+    // SAFETY: the assembly contains no instruction. The assembly prevents the compiler from storing the halves
+    // separately.
     unsafe { asm!("/* {0} */", inout(xmm_reg) vector, options(pure, nomem, nostack, preserves_flags)) };
     vector
 }

@@ -148,8 +148,8 @@ impl Library {
 
 /// Returns the loader's message about the last failure.
 fn loader_error() -> String {
-    // SAFETY: dlerror has no precondition. Its result is null, or a string that is valid until the next call of the
-    // loader in this thread.
+    // SAFETY: dlerror has no precondition. The result of dlerror is null, or a string that is valid until the next call
+    // of the loader in this thread.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return format!("{FILE_NAME} cannot be loaded");

@@ -36,7 +36,7 @@ pub struct PacketQueue {
     is_down: bool,
 }
 
-/// A tunnelled super-frame. Its segments are lent in place of the super-frame.
+/// A tunnelled super-frame. The segments are lent in place of the super-frame.
 #[derive(Debug)]
 struct Tunnelled {
     frame: FrameBuffer<Box<[u8]>>,
@@ -98,9 +98,9 @@ impl PacketQueue {
 
     /// Corrects a super-frame that the vnet header cannot describe.
     ///
-    /// * A tunnelled super-frame is marked as plain TCP or UDP. Its first segment is lent in its place.
-    /// * A super-frame coalesced as a list (`rx-gro-list`) has the checksum of its first segment. Its header requests
-    ///   no checksum if the sender completed that checksum.
+    /// * A tunnelled super-frame is marked as plain TCP or UDP. The first segment is lent in place of the super-frame.
+    /// * A super-frame coalesced as a list (`rx-gro-list`) has the checksum of its first segment. The vnet header
+    ///   requests no checksum if the sender completed that checksum.
     fn correct(&mut self, place: Range<usize>, request: TxMeta) -> Result<(), PortError> {
         let refused = PortError::Lost(Loss::Unsupported);
         let mut frame = self.frame.frame();

@@ -23,7 +23,7 @@ mod numbers {
 #[allow(non_camel_case_types)]
 type c_int_value = libc::c_int;
 
-/// `struct ifreq` in the layout read by `TUNSETIFF`: name, flags, and the rest of the union.
+/// `struct ifreq` in the layout read by `TUNSETIFF`: name, flags, and the remaining bytes of the union.
 #[repr(C)]
 struct Ifreq {
     name: [u8; libc::IFNAMSIZ],

@@ -2,7 +2,7 @@
 //! The only request reports a changed configuration.
 //!
 //! No function here blocks: if the frontend were waiting for this side's answer, both sides would wait forever. At most
-//! one request is unanswered at a time. Changes before its answer are reported after the answer.
+//! one request is unanswered at a time. Changes before the frontend's answer are reported after the answer.
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};

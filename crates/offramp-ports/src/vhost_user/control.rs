@@ -216,8 +216,8 @@ impl Control {
         })
     }
 
-    /// Applies the negotiated features. Changed features reset the settings, because they come from another driver. The
-    /// start or end of a migration does not change the settings.
+    /// Applies the negotiated features. Changed features reset the settings, because another driver made these
+    /// settings. The start or end of a migration does not change the settings.
     pub(super) fn set_features(&mut self, negotiated: u64) {
         if negotiated & !LOG_ALL != self.negotiated & !LOG_ALL {
             self.settings = Settings::after_reset(negotiated, &self.rules);
@@ -238,8 +238,8 @@ impl Control {
         self.stopped_at = base.map(|base| (base, self.negotiated & !LOG_ALL));
     }
 
-    /// Records that the ring starts at `base`. Returns true if the guest's driver was reset since the stop, which makes
-    /// its settings void.
+    /// Records that the ring starts at `base`. Returns true if the guest's driver was reset since the stop. A reset
+    /// makes the guest's settings void.
     pub(super) fn is_new(&mut self, base: u32) -> bool {
         self.has_run = true;
         self.stopped_at.take() != Some((base, self.negotiated & !LOG_ALL))

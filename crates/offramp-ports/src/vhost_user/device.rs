@@ -161,8 +161,9 @@ pub(super) struct Device {
     control: Option<Control>,
     memory: Arc<GuestMemory>,
     features: u64,
-    /// Features offered on this connection. The frontend may accept them at any time, because vhost-user cannot
-    /// withdraw an offer. A feature that was switched off meanwhile stays acceptable until the frontend reconnects.
+    /// Features offered on this connection. The frontend can accept these features at any time, because vhost-user
+    /// cannot withdraw an offer. A feature that was switched off meanwhile stays acceptable until the frontend
+    /// reconnects.
     shown: u64,
     protocol_features: u64,
     status: u8,
@@ -276,7 +277,7 @@ impl Device {
     }
 
     /// Returns whether the driver does not use a vring: the last vring, if the control queue is the third vring. QEMU
-    /// sets up this vring nevertheless.
+    /// still sets up this vring.
     fn is_unused(&self, vring: usize) -> bool {
         vring == 2 * self.queues.len() && self.control.is_some() && !self.is_control(vring)
     }
@@ -327,7 +328,7 @@ impl Device {
         if self.is_control(vring) { self.control_started(base) } else { Ok(()) }
     }
 
-    /// Stops a ring and keeps its settings. Returns its base.
+    /// Stops a ring and keeps its settings. Returns the ring's base.
     fn stop(&mut self, vring: usize) -> Result<u32, Refused> {
         self.end(vring, QueueState::stop)
     }

@@ -164,7 +164,7 @@ impl<S> Receiver<S> {
         let waiting = {
             let mut inbox = self.0.inbox();
             self.0.has_work.store(false, Ordering::Relaxed);
-            // Clear the bell: it rang for the work taken here.
+            // Clear the bell, which rang for the work taken here.
             self.0.bell.clear();
             std::mem::take(&mut inbox.waiting)
         };

@@ -26,7 +26,7 @@ const FDS_MAX: usize = REGIONS_MAX;
 const CONTROL_LEN: usize = 16 + 253 * FD_LEN;
 /// Length of a descriptor in control data, in bytes.
 const FD_LEN: usize = size_of::<libc::c_int>();
-/// Time limit for the rest of a message.
+/// Time limit for the remaining bytes of a message.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The reason for an unreadable or refused message. The connection must end.
@@ -111,7 +111,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Returns the deadline for the rest of a message, if a part of the message has arrived.
+    /// Returns the deadline for the remaining bytes of a message, if a part of the message has arrived.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -188,7 +188,7 @@ pub(super) fn receive_with_fds(stream: &UnixStream, bytes: &mut [u8]) -> nix::Re
 /// Takes the descriptors from a received message.
 ///
 /// # Safety
-/// `recvmsg` must have filled in the message, and no other code may take its descriptors.
+/// `recvmsg` must have filled in the message, and no other code must take the message's descriptors.
 unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
     // SAFETY: the caller guarantees that the kernel filled in the message and its control buffer.

@@ -31,8 +31,8 @@ pub struct VhostPort {
     delivered_to: usize,
     /// `None` for a port with one pair.
     steering: Option<Box<Steering>>,
-    /// True if the receive pairs were refreshed in this batch. They are refreshed at most once per batch: otherwise, a
-    /// guest with a broken ring would cost a scan per frame.
+    /// True if the receive pairs were refreshed in this batch. The receive pairs are refreshed at most once per batch:
+    /// otherwise, a guest with a broken ring would cost a scan per frame.
     has_looked: bool,
 }
 
@@ -76,7 +76,7 @@ impl VhostPort {
             self.show_before_change();
         }
         if passed_cost_bytes > 0 {
-            // Charge this cost too, because a guest may refill a disabled ring before each fetch from another pair.
+            // Also charge this cost, because a guest can refill a disabled ring before each fetch from another pair.
             self.queues[self.fetched_from].charge(passed_cost_bytes);
         }
         fetched
@@ -125,7 +125,7 @@ impl VhostPort {
     }
 
     /// Returns the delivery pair for this hash: the pair chosen by the guest, if the guest receives on that pair.
-    /// During a change of the settings, the guest may not receive on the chosen pair.
+    /// During a change of the settings, it is possible that the guest does not receive on the chosen pair.
     #[inline]
     fn pair_of(&mut self, meta: &RxMeta, hash: FrameHash) -> usize {
         match self.rss().and_then(|rss| rss.pair(hash)) {

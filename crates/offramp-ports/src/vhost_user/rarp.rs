@@ -3,8 +3,8 @@
 /// Length of the frame, in bytes: the minimum of Ethernet without FCS (IEEE 802.3 4.2.3.3). The packet has 28 bytes,
 /// followed by padding.
 pub(super) const FRAME_LEN: usize = 60;
-/// The bytes between the addresses of the Ethernet header and the sender's address (RFC 903). They are EtherType RARP,
-/// hardware type Ethernet (1), protocol type IPv4, address lengths 6 and 4, and operation 3 (reverse request).
+/// The bytes between the addresses of the Ethernet header and the sender's address (RFC 903). The bytes are EtherType
+/// RARP, hardware type Ethernet (1), protocol type IPv4, address lengths 6 and 4, and operation 3 (reverse request).
 const HEAD: [u8; 10] = [0x80, 0x35, 0, 1, 0x08, 0x00, 6, 4, 0, 3];
 const BROADCAST: [u8; 6] = [0xff; 6];
 /// The bit of a group address in the first octet (IEEE 802 8.2).

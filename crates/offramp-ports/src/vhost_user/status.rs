@@ -14,9 +14,9 @@ pub struct PortStatus {
     pub features: u64,
     /// Negotiated vhost-user protocol features.
     pub protocol_features: u64,
-    /// The device status of the guest's driver, if the frontend reports it (virtio 1.3, 2.1).
+    /// The device status of the guest's driver, if the frontend reports the status (virtio 1.3, 2.1).
     pub device_status: u8,
-    /// The MTU assigned to the guest by the frontend, if the frontend reports it.
+    /// The MTU assigned to the guest by the frontend, if the frontend reports the MTU.
     pub frontend_mtu: Option<u16>,
     /// Number of entries of each ring, in the order of the vrings. 0 for a stopped ring.
     pub ring_entries: Vec<u16>,

@@ -25,7 +25,7 @@ pub fn namespace() -> NetNs {
 
 /// Returns whether this process is root in the initial user namespace. Only that root can change a few kernel settings.
 ///
-/// A test with this requirement prints the requirement and is skipped otherwise. In CI, the test fails instead.
+/// Otherwise, a test with this requirement prints the requirement and is skipped. In CI, the test fails instead.
 pub fn is_root_of_the_machine() -> bool {
     // The initial user namespace has one line, which maps every user to itself (user_namespaces(7)).
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

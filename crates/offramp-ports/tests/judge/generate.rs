@@ -279,8 +279,8 @@ fn falsify_lengths(random: &mut ChaCha8Rng, packet: &Packet, frame: &mut [u8]) {
     }
 }
 
-/// Chooses two bytes of payload so that the checksum of one frame becomes 0. Their value is the frame's checksum
-/// computed while the bytes are 0. If our checksum is wrong, the choice is wrong, and the comparison fails.
+/// Chooses two bytes of payload so that the checksum of one frame becomes 0. The value of the two bytes is the frame's
+/// checksum computed while the bytes are 0. If our checksum is wrong, the choice is wrong, and the comparison fails.
 fn fold_to_zero(random: &mut ChaCha8Rng, packet: &Packet, meta: &TxMeta, frame: &mut [u8]) {
     let is_fragments = meta.segmentation.is_some_and(|s| s.kind == SegmentationKind::UdpFragments);
     let size = match meta.segmentation {

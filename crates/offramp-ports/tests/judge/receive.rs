@@ -66,7 +66,7 @@ fn piece((header, bytes): Told) -> Piece {
 /// Compares the kernel's output with offramp's output, piece by piece within each flow.
 ///
 /// If the kernel segmented an aggregate again, its frames are compared with the frames of our aggregate. The kernel has
-/// two known reasons for this; any other reason counts as a difference.
+/// two known reasons for segmenting an aggregate again; any other reason counts as a difference.
 ///
 /// # Errors
 /// Returns a description of the first difference.

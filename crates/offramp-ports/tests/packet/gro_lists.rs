@@ -1,5 +1,6 @@
 //! Super-frames of `rx-gro-list`, which Linux stores as a list of frames. Such a super-frame has the first frame's
-//! checksum. The vnet header requests no checksum if the sender completed it (Linux 6.18, `udp4_gro_complete`).
+//! checksum. The vnet header requests no checksum if the sender completed the checksum (Linux 6.18,
+//! `udp4_gro_complete`).
 
 use super::*;
 use std::net::UdpSocket;

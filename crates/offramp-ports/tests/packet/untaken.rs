@@ -6,8 +6,9 @@ use nix::unistd::write;
 use offramp_offload::meta::Cwr;
 use offramp_ports::vnet_hdr::encode_rx;
 
-/// Linux does not deliver a super-frame of UDP fragments to packet sockets, because the vnet header cannot describe it
-/// (observed with Linux 6.18.44; `virtio_net_hdr_from_skb`). The same branch withholds super-frames of SCTP and ESP.
+/// Linux does not deliver a super-frame of UDP fragments to packet sockets, because the vnet header cannot describe
+/// such a super-frame (observed with Linux 6.18.44; `virtio_net_hdr_from_skb`). The same branch withholds super-frames
+/// of SCTP and ESP.
 #[test]
 fn a_super_frame_that_linux_keeps_and_one_too_long_are_counted_by_name_and_the_next_frame_passes() {
     let ns = namespace();

@@ -101,8 +101,8 @@ struct Sent {
     fields_len: Option<usize>,
 }
 
-/// A port that serves its control queue, with data queues polled by this thread. Its frontend starts the control queue
-/// for every input.
+/// A port that serves its control queue, with data queues polled by this thread. The port's frontend starts the control
+/// queue for every input.
 struct Bench {
     // The frontend is dropped first, so that the port need not wait.
     frontend: Frontend,
@@ -282,7 +282,7 @@ fn obey(bench: &mut Bench, settings: u32, mut rest: &[u8]) {
     assert_eq!(bench.port.channel_counters().bad_messages.get(), 0);
 }
 
-/// Adds a chain to the ring. Returns its expected outcome.
+/// Adds a chain to the ring. Returns the chain's expected outcome.
 fn add(
     bench: &mut Bench,
     ring: usize,

@@ -189,7 +189,7 @@ fn a_super_frame_that_its_filter_does_not_take_costs_a_guest_no_buffer() {
     }
 }
 
-/// A frontend may start a driver without a control queue only by changing the features.
+/// It is possible that a frontend starts a driver without a control queue only by changing the features.
 #[test]
 fn another_driver_finds_no_filter_of_the_one_before() {
     let rig = rig();

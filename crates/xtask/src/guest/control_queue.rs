@@ -42,7 +42,7 @@ const MAC: &str = "02:00:00:00:00:10";
 const OTHER_MAC: &str = "02:00:00:00:00:55";
 /// The veth pair: the host's end, and the end used as the port's wire.
 const VETHS: [&str; 2] = ["xtask0", "xtask1"];
-/// Source address of datagrams. The guest has no route to this address, so it does not answer.
+/// Source address of datagrams. The guest has no route to this address, so the guest does not answer.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 /// Number of datagrams in a test of arrival, and maximum number of other frames during the test.
 const DATAGRAMS: u16 = 64;
@@ -436,7 +436,7 @@ impl Bench {
         settled(PATIENCE, || self.lost("rate_limit"), |lost| lost - before.0 >= u64::from(DATAGRAMS) / 2)?;
         let of_queues = self.by_queue("ratelimit_bytes")?;
         let bytes = of_queues.iter().sum::<u64>() - before.1.iter().sum::<u64>();
-        // Read this counter after the bytes, so that it includes losses that happen in between.
+        // Read this counter after the bytes, so that the counter includes the losses in between.
         let lost = self.lost("rate_limit")? - before.0;
         println!("  traffic: {DATAGRAMS} frames of {FRAME_LEN} bytes; show: {lost} lost by the limit");
         println!("  guest: rx0_hw_ratelimit_bytes and rx1_hw_ratelimit_bytes: {of_queues:?}");

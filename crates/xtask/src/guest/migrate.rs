@@ -519,7 +519,7 @@ mod tests {
                     let _ = other.shutdown(Shutdown::Write);
                 });
                 let result = stream.exchange(&socket);
-                // After a wrong byte, `exchange` reads no further. Closing the socket ends the other side's write.
+                // After a wrong byte, `exchange` reads no further. Closing the socket ends the write of the other side.
                 drop(socket);
                 echo.join().unwrap();
                 result

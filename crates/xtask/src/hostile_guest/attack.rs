@@ -1,5 +1,5 @@
-//! The program in the hostile guest. It detaches the card from its driver, and fills the card's rings with frames and
-//! chains.
+//! The program in the hostile guest. The program detaches the card from its driver, and fills the card's rings with
+//! frames and chains.
 
 use super::device::{BUFFERS, Descriptor, Device, TABLES};
 use offramp_testbed::failure::{Doing, Result};

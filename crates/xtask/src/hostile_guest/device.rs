@@ -2,7 +2,7 @@
 //! driver.
 //!
 //! Registers are accessed through the card's window in PCI configuration space (virtio 1.3, 4.1.4.9), and memory
-//! through `/dev/mem`. Both are files, so no mapping is needed.
+//! through `/dev/mem`. The window and `/dev/mem` are files, so no mapping is needed.
 
 use offramp_testbed::failure::{Doing, Result, failed};
 use std::fs::{self, File};

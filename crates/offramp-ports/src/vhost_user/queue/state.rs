@@ -223,7 +223,7 @@ impl QueueState {
         self.side(side).start(setup, log.as_deref())
     }
 
-    /// Stops a ring. Returns its base, or `None` if the ring did not run.
+    /// Stops a ring. Returns the ring's base, or `None` if the ring did not run.
     pub(crate) fn stop(&mut self, side: Side) -> Option<u32> {
         self.side(side).is_in_use = false;
         self.pause(side)
@@ -236,7 +236,7 @@ impl QueueState {
     }
 
     /// Enables or disables a ring. Received frames are published before a receive ring is disabled, because no frame
-    /// may arrive after the answer (V57).
+    /// must arrive after the answer (V57).
     pub(crate) fn set_enabled(&mut self, side: Side, is_enabled: bool) {
         if side == Side::Receive && !is_enabled {
             self.publish_receive();

@@ -57,8 +57,8 @@ impl QueueState {
         self.publish_transmit();
     }
 
-    /// Copies the next frame of the batch into `frame`. Returns its length and the guest's request, or `None` at the
-    /// end of the batch.
+    /// Copies the next frame of the batch into `frame`. Returns the frame's length and the guest's request, or `None`
+    /// at the end of the batch.
     #[inline]
     pub(super) fn next_frame(&mut self, frame: &mut [u8]) -> Result<Option<(usize, TxMeta)>, PortError> {
         let Some(chain) = self.transmit.vring.pop() else { return Ok(None) };

@@ -22,7 +22,7 @@ const TRANSMIT_GUARD_PART: u16 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RingState {
     /// The frontend has not set a state yet. The guest's frames wait, because the driver may start before the
-    /// frontend's message arrives. Discarding these frames would lose them needlessly.
+    /// frontend's message arrives. Discarding these frames would cause needless losses.
     #[default]
     Unset,
     Enabled,
@@ -108,7 +108,8 @@ impl PortVring {
         }
     }
 
-    /// Sends a deferred notification if the guest still needs it, and drops it otherwise.
+    /// Sends a deferred notification if the guest still needs a notification. Otherwise, drops the deferred
+    /// notification.
     #[cold]
     pub(super) fn decide(&mut self, now_ns: Option<u64>, counters: &QueueCounters) {
         if !self.moderation.is_deferred() {
@@ -133,7 +134,7 @@ impl PortVring {
         self.moderation.moderate(config);
     }
 
-    /// Returns whether the guest has so few receive buffers left that it must be woken.
+    /// Returns whether the guest must be woken because few receive buffers are left.
     pub(super) fn is_running_out(&self) -> bool {
         let size = self.vring.size();
         let guard = u16::try_from(self.moderation.config().ring_guard_frames).unwrap_or(u16::MAX).min(size);

@@ -247,8 +247,8 @@ pub const STEPS: &[Step] = &[
         "! ip link set eth0 address 02:00:00:00:00:66",
         &[Shown("/refused", "1"), Shown("/filter/mac", r#""02:00:00:00:00:10""#)],
     ),
-    // The first command ends at once, apparently because the driver sends it from a separate thread. The second command
-    // waits for its answer.
+    // The first command ends at once, apparently because the driver sends the command from a separate thread. The
+    // second command waits for its answer.
     guest_of_stopped(
         "ip link set eth0 promisc on && ethtool -C eth0 rx-usecs 50 rx-frames 8",
         &[
