@@ -1,5 +1,5 @@
-//! Tests of `offramp model claims --live`: the lab's results next to the published and the modelled figures. Needs
-//! root, because the lab creates network namespaces.
+//! Tests of `offramp model claims --live`: the lab's results next to the published and the modelled figures. The tests
+//! need root, because the lab creates network namespaces.
 
 #![cfg(feature = "lab")]
 

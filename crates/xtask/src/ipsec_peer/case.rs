@@ -86,7 +86,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         Case { number: number as u64, suite, algorithms, is_tunnel, version, extra }
     };
     if !full {
-        // The short run has both modes, both versions, and each extra once.
+        // In the short run, each of the three suites has both modes and both versions. Each extra occurs at least once.
         return vec![
             make(0, false, Version::V4, Extra::None),
             make(0, true, Version::V6, Extra::Wrap),
