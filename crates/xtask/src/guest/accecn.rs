@@ -1,8 +1,9 @@
-//! TCP with AccECN (RFC 9768) between two guests with Linux 7 on one switch: the same bytes arrive as without AccECN, and
-//! the receiving port coalesces nearly as many frames.
+//! Tests of TCP with AccECN (RFC 9768) between two guests with Linux 7 on one switch. The same bytes must arrive as
+//! without AccECN, and the receiving port must coalesce nearly as many frames.
 //!
 //! Linux 7.3.4 negotiates AccECN if both ends have `net.ipv4.tcp_ecn = 3`. Every segment then has the counter of marked
-//! packets in its flags AE, CWR and ECE. Linux' virtio-net driver cannot segment such a stream, so the guest does.
+//! packets in the TCP flags AE, CWR and ECE. Linux' virtio-net driver cannot segment such a stream, so the guest's
+//! kernel segments the stream in software.
 
 use super::Bench;
 use super::backports::Backports;
@@ -19,21 +20,21 @@ use std::time::Duration;
 
 /// Values of `net.ipv4.tcp_ecn`: no ECN, and AccECN.
 const MODES: [u8; 2] = [0, 3];
-/// Minimum share of coalesced frames with AccECN, as a share of that without.
+/// Minimum ratio of the share of coalesced frames with AccECN to the share without AccECN.
 const COALESCED_MIN: f64 = 0.9;
-/// Bytes of each captured packet: the headers of Ethernet, IPv4 and TCP with all options.
+/// Number of bytes captured from each packet: the Ethernet, IPv4 and TCP headers with all options.
 const SNAP_LEN: usize = 14 + 60 + 60;
-/// Packets without payload have at most these bytes.
+/// Maximum length of a packet without payload, in bytes.
 const HEADERS_LEN_MAX: u32 = SNAP_LEN as u32;
-/// Time for a capture to begin, and to write its last packet.
+/// Time limit for a capture to start, and to write its last packet.
 const CAPTURE_TIMEOUT: Duration = Duration::from_secs(10);
 const CAPTURE_POLL: Duration = Duration::from_millis(20);
 
 /// Runs the case.
 ///
 /// # Errors
-/// When Linux 7 is not available, something does not start, other bytes arrive, AccECN is not negotiated, or too few
-/// frames are coalesced.
+/// Returns an error if Linux 7 is not available, a process does not start, wrong bytes arrive, AccECN is not
+/// negotiated, or too few frames are coalesced.
 pub fn run(bench: &Bench) -> Result<()> {
     let backports = match Backports::get(bench.args.guest.cache.as_deref()) {
         Err(Failure::Failed(why)) => return not_possible(format!("no Linux 7 is available: {why}")),
@@ -80,16 +81,16 @@ fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon) -> Result<()> 
     Ok(())
 }
 
-/// Returns the share of a port's received frames that the guest did not have to take as frames of their own.
+/// Returns the share of a port's wire frames that were not delivered to the guest as separate frames.
 fn coalesced(counts: &Counts) -> f64 {
     1.0 - counts.host_frames as f64 / counts.frames as f64
 }
 
-/// Packets with data in a capture.
+/// The packets with TCP payload in a capture.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     data: u64,
-    /// Packets with AE, CWR or ECE.
+    /// Number of packets with AE, CWR or ECE.
     with_counter: u64,
 }
 
@@ -106,7 +107,7 @@ impl Seen {
         Ok(seen)
     }
 
-    /// Counts a packet of TCP over IPv4 with data; ignores others.
+    /// Counts a packet if the packet is TCP over IPv4 and has payload.
     fn count(&mut self, packet: &[u8], len: u32) {
         let has_tcp = packet.get(12..14) == Some(&[8, 0]) && packet.get(23) == Some(&6);
         let ip_len = packet.get(14).map_or(0, |byte| usize::from(byte & 15) * 4);

@@ -103,7 +103,7 @@ pub fn run(bench: &Bench) -> Result<()> {
 /// Starts a daemon and both guests on one switch, runs `judge` when the guests are ready, and stops all of them.
 ///
 /// # Errors
-/// When something does not start, or `judge` fails.
+/// Returns an error if a process does not start, or `judge` fails.
 pub(super) fn on_one_switch(
     bench: &Bench,
     judge: impl FnOnce(&Bench, &mut [Guest; 2], &Daemon) -> Result<()>,
@@ -114,7 +114,7 @@ pub(super) fn on_one_switch(
     let ports = guests.each_ref().map(|guest| guest.section(bench));
     let file = ports.concat() + "[[switch]]\nname = \"lan\"\n";
     let daemon = Daemon::start(&executable, &file, &bench.scratch, &ns)?;
-    // Both at once: an emulated boot is most of the time of a case.
+    // Boot both guests at the same time: emulated boots take most of the time of a case.
     let started = guests.iter_mut().try_for_each(|guest| guest.start(bench, &ns));
     let ready = started.and_then(|()| guests.iter_mut().try_for_each(Guest::wait_until_ready));
     let judged = ready.and_then(|()| judge(bench, &mut guests, &daemon));
