@@ -1,5 +1,5 @@
-//! Tests of IPsec from a user's view: a daemon with protected ports, the packets on the wire between them, and the
-//! errors for a wrong association.
+//! Tests of IPsec from a user's view. A daemon has protected ports, and the tests check the packets on the wire between
+//! the ports. Further tests check the errors for a wrong association.
 
 #[allow(dead_code, reason = "shared with the tests of `up`")]
 #[path = "up/bed.rs"]

@@ -113,7 +113,7 @@ impl AddressTable {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
     /// The receive modes in force. If `None`, the guest has set neither modes nor addresses, and receives frames for
-    /// all addresses: a driver can negotiate `CTRL_RX` without ever using the feature.
+    /// all addresses. A driver can negotiate `CTRL_RX` without ever using the feature.
     pub modes: Option<ReceiveModes>,
     /// The guest's own address. If `None`, unicast frames are not filtered.
     pub own: Option<MacAddress>,

@@ -33,8 +33,8 @@ const CAPTURE_POLL: Duration = Duration::from_millis(20);
 /// Runs the case.
 ///
 /// # Errors
-/// Returns an error if Linux 7 is not available, a process does not start, wrong bytes arrive, AccECN is not
-/// negotiated, or too few frames are coalesced.
+/// Returns an error if Linux 7 is not available, or a process does not start. Also returns an error if wrong bytes
+/// arrive, AccECN is not negotiated, or too few frames are coalesced.
 pub fn run(bench: &Bench) -> Result<()> {
     let backports = match Backports::get(bench.args.guest.cache.as_deref()) {
         Err(Failure::Failed(why)) => return not_possible(format!("no Linux 7 is available: {why}")),
