@@ -472,7 +472,9 @@ fn a_train_of_a_host_without_segmentation_is_joined_for_a_port_that_wants_it_and
     let train: Vec<_> =
         payload.chunks(1460).enumerate().map(|(n, part)| tcp_frame(0, 1 + 1460 * n as u32, part)).collect();
     let train: Vec<_> = train.into_iter().map(|frame| between(frame, mac(1), BROADCAST)).collect();
-    train.iter().for_each(|frame| bench.send(0, frame.clone()));
+    for frame in &train {
+        bench.send(0, frame.clone());
+    }
     bench.run();
     let given: Vec<_> = (1..5).map(|port| std::mem::take(&mut bench.host(port).given)).collect();
     for joined in [&given[0], &given[2]] {

@@ -9,7 +9,7 @@
 //! | [`Reverse`] | delivers groups of frames to the host in reverse order |
 //! | [`VerdictFault`] | marks some good frames as bad, or some bad frames as good |
 //!
-//! [`wire`] and [`host`] wrap a port in all of these impairments. The adapter's [memory](crate::memory) is on the
+//! [`wire()`] and [`host()`] wrap a port in all of these impairments. The adapter's [memory](crate::memory) is on the
 //! adapter's side of the bus, as in a card. An impairment without configuration passes all frames unchanged, but costs
 //! some speed.
 

@@ -27,7 +27,7 @@
 //! A tunnel does not decrement the inner TTL: the packets originate from the host, and the adapter is no router. The
 //! caller provides keys; this module has no key exchange. [`xfrm`] reads Linux' associations.
 //!
-//! A [`CipherLibrary`] provides the ciphers, by default [`aws_lc`].
+//! A [`CipherLibrary`] provides the ciphers, by default [`aws_lc()`].
 
 mod aws_lc;
 mod cipher;

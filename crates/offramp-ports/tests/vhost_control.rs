@@ -244,7 +244,7 @@ fn what_was_set_outlives_a_pause_and_not_a_reset() {
     }
 }
 
-/// After a driver reset, libkrun does not send GET_VRING_BASE. Instead, libkrun disables the rings and sends the memory
+/// After a driver reset, libkrun does not send `GET_VRING_BASE`. Instead, libkrun disables the rings and sends the memory
 /// table again.
 #[test]
 fn nothing_is_set_after_a_reset_without_get_vring_base() {

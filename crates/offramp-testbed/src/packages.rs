@@ -27,9 +27,9 @@ pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-st
 pub const ETHTOOL: Needed = Needed { program: "ethtool", packages: &["ethtool"] };
 /// Open vSwitch over DPDK, in user space.
 pub const OVS_DPDK: Needed = Needed { program: "ovs-vswitchd-dpdk", packages: &["openvswitch-switch-dpdk"] };
-/// WireGuard's tunnel in user space.
+/// `WireGuard`'s tunnel in user space.
 pub const WIREGUARD_GO: Needed = Needed { program: "wireguard-go", packages: &["wireguard-go"] };
-/// WireGuard's set-up tool.
+/// `WireGuard`'s set-up tool.
 pub const WG: Needed = Needed { program: "wg", packages: &["wireguard-tools"] };
 /// strongSwan's key daemon, with ESP in user space.
 pub const CHARON: Needed = Needed {

@@ -26,7 +26,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::Instant;
 
-/// IPv6 addresses of both ends, in addition to [`tcp::HOST`] and [`GUEST`].
+/// IPv6 addresses of both ends, in addition to [`HOST`] and [`GUEST`].
 const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const PREFIX_LEN_V6: u8 = 64;

@@ -14,7 +14,7 @@ use std::path::Path;
 use toml::Spanned;
 
 /// Returns the error for an association with the sealing key of another port's association, in the words of
-/// [`SaError::KeyOfAnotherPort`].
+/// [`SaError::KeyOfAnotherPort`](offramp_adapter::ipsec::SaError::KeyOfAnotherPort).
 fn shared_key(config: &SaConfig, other_port: &str) -> String {
     let spi = config.spi;
     format!("SA out {spi:#010x}: port \"{other_port}\" seals with the same key; make one for each of them")

@@ -192,7 +192,7 @@ fn variant(name: &'static str, parts: &[(&[&'static str], bool)]) -> VariantPlan
     VariantPlan { name, change: Change { features, gso_segs_max: None } }
 }
 
-/// Limits the host to single frames. [`gso`](super::gso) explains why switching the feature is not enough.
+/// Limits the host to single frames. [`host_gso_note`] explains why switching the feature is not enough.
 fn without_host_gso(mut variant: VariantPlan, has_gso_limit: bool) -> VariantPlan {
     variant.change.gso_segs_max = has_gso_limit.then_some(GSO_ONE_FRAME);
     variant

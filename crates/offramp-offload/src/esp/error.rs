@@ -18,7 +18,7 @@ pub struct InvalidSa {
 /// A fault of a security association.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaFault {
-    /// The SPI is below [`SPI_MIN`].
+    /// The SPI is below [`SPI_MIN`](super::SPI_MIN).
     #[error("this SPI is reserved (RFC 4303 2.1); take one from 0x00000100 up")]
     ReservedSpi,
     /// Another association of the table has the SPI.

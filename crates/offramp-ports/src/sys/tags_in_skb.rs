@@ -1,4 +1,4 @@
-//! Passes a frame's VLAN tag to an interface's driver as metadata of the sk_buff, as a VLAN interface does. A packet
+//! Passes a frame's VLAN tag to an interface's driver as metadata of the `sk_buff`, as a VLAN interface does. A packet
 //! socket can only write the tag into the frame. A BPF program at the interface's egress moves the tag into the
 //! metadata (`BPF_TCX_EGRESS`, since Linux 6.6).
 
@@ -90,7 +90,7 @@ impl TagsInSkb {
     }
 }
 
-/// Returns a program that moves the tag of a frame to this address from the frame into the sk_buff's metadata.
+/// Returns a program that moves the tag of a frame to this address from the frame into the `sk_buff`'s metadata.
 fn program(destination: [u8; 6]) -> [Instruction; 18] {
     const LOAD_WORD: u8 = 0x20;
     const LOAD_HALF: u8 = 0x28;

@@ -20,7 +20,7 @@ const EDGE_IDS: [u16; 6] = [0, 1, 0x7ffe, 0x7fff, 0xfffe, 0xffff];
 const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
 /// TCP options: SACK permitted, timestamps.
 const SACK_AND_TIMESTAMPS: [u8; 12] = [4, 2, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
-/// EtherTypes of VLAN tags.
+/// `EtherType` values of VLAN tags.
 const TAG_TYPES: [u16; 2] = [0x8100, 0x88a8];
 /// The bytes of a VXLAN header (RFC 7348).
 const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];

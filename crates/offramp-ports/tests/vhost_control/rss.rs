@@ -63,9 +63,9 @@ const ETHERNET: [u8; 12] = [2, 0, 0, 0, 0, 0x61, 2, 0, 0, 0, 0, 0x62];
 fn ipv4(protocol: u8, addresses: &[u8]) -> Vec<u8> {
     let mut ip = [&[0x45, 0, 0, 46, 0, 1, 0, 0, 64, protocol, 0, 0][..], addresses].concat();
     let sum: u32 = ip.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    // After one fold, the sum of ten words carries at most once more.
-    let sum = if u32::from(!sum) == 0x1_0000 { 0xfffe } else { sum };
+    // The first fold of the sum of ten words can carry once more.
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let sum = !(folded + (folded >> 16)) as u16;
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     ip
 }

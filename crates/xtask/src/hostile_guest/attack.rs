@@ -20,7 +20,7 @@ const NOWHERE: u64 = 0xdead_0000_0000;
 const KIND_TIME: Duration = Duration::from_millis(50);
 /// If no chain is returned for this time, the ring has stopped and the card is reset.
 const STOPPED_TIME: Duration = Duration::from_millis(200);
-/// EtherTypes, and operations of ARP (RFC 826).
+/// `EtherType` values, and operations of ARP (RFC 826).
 const IPV4: [u8; 2] = [0x08, 0x00];
 const ARP: [u8; 2] = [0x08, 0x06];
 const REQUEST: u8 = 1;
