@@ -383,9 +383,10 @@ fn own(file: &Path, settings: &Settings, guest: Option<(Accelerator, DriverCoale
 }
 
 fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
+    // Refuses unknown names before a guest is looked for: User Mode Linux runs every experiment with a guest.
+    let listed = chosen(args, args.has_guest().then_some((Accelerator::Uml, DriverCoalescing::Fixed)))?;
     if args.list {
-        let plans = chosen(args, args.has_guest().then_some((Accelerator::Uml, DriverCoalescing::Fixed)))?;
-        for plan in plans {
+        for plan in listed {
             let when = if plan.on_request { " (only when named)" } else { "" };
             print(format_args!("{:<18} {:<12} {}{when}\n", plan.name, plan.claims().join(" "), plan.question));
         }
