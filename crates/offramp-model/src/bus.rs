@@ -42,9 +42,9 @@ impl IsaTransfers {
 /// The bus between an adapter and host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bus {
-    /// ISA: the processor copies.
+    /// ISA: the processor copies the bytes of each frame.
     Isa(IsaTransfers),
-    /// The adapter is master of a bus without limits. The processor does not take part.
+    /// The adapter is master of a bus without limits. The processor takes no part in the adapter's transfers.
     Master,
     /// The adapter is master of a PCI bus. Both directions share the bus.
     Pci(Pci),
@@ -60,15 +60,15 @@ pub enum Bus {
 #[derive(strum::EnumString, strum::VariantArray, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = no_transfers)]
 pub enum Transfers {
-    /// Only reads.
+    /// Only reads of host memory.
     Read,
-    /// Only writes.
+    /// Only writes to host memory.
     Write,
-    /// Concurrent reads and writes in equal number. A rate counts one direction only.
+    /// Concurrent reads and writes in equal number. A rate counts the payload of one direction only.
     Both,
 }
 
-/// The completion time of a bus master's transfer, and its occupancy of the bus.
+/// The completion time of a bus master's transfer, and the time for which the transfer occupies the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// Time of arrival of the last byte.
@@ -84,7 +84,8 @@ fn no_transfers(_: &str) -> String {
 }
 
 impl Bus {
-    /// Returns the interval between transfers (or pairs) of an otherwise idle bus master, and the limiting resource.
+    /// Returns the interval between two transfers of a bus master, and the resource that limits the rate. For
+    /// [`Transfers::Both`], the interval is between two pairs of a read and a write. No other master uses the bus.
     /// `None` for ISA and for [`Bus::Master`].
     pub fn transfer(&self, transfers: Transfers, command: Command, bytes: u64) -> Option<(Span, &'static str)> {
         const BUS: &str = "the bus";
@@ -105,7 +106,7 @@ impl Bus {
         Some(if bus >= reads { (bus, BUS) } else { (reads, "reads under way") })
     }
 
-    /// Returns the processor time to move `bytes` of a frame.
+    /// Returns the processor time to move `bytes` bytes of a frame over the bus.
     pub fn processor_time(&self, bytes: u64) -> Span {
         match self {
             Self::Isa(isa) => isa.time(bytes),

@@ -1,8 +1,8 @@
 //! Published results compared with the model: cases, one per file, and the 60 claims shipped with offramp.
 //!
-//! A missed row stays in the table. The profile of a fitted or chosen number names the rows for which it was fitted or
-//! chosen. A row decided by such a number is no prediction. The table counts these numbers, the rows of each kind, and
-//! the published figures met by predictions.
+//! A row that misses its target stays in the table. The profile of a fitted or chosen number names the rows for which
+//! the number was fitted or chosen. A row decided by a fitted or chosen number is no prediction. The table counts the
+//! fitted and chosen numbers, the rows of each kind, and the published figures that predictions meet.
 //!
 //! | file | content |
 //! |---|---|
@@ -40,14 +40,15 @@ const MET_POINTS: f64 = 5.0;
 /// Unit of an error between two percentages.
 const POINTS: &str = "points";
 
-/// The kind of evidence of a row.
+/// The kind of evidence for the modelled figure of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Kind {
     /// Numbers of the profile were fitted to this row, or to another row with the same figure.
     Fitted,
-    /// An unpublished number decides the row. The number was chosen with this row or a similar row in view.
+    /// A number without a published value decides the row. The number was chosen with this row or a similar row in
+    /// view.
     Chosen,
     /// No number was fitted to the row, or chosen for the row.
     #[default]
@@ -71,19 +72,19 @@ pub struct Dependence {
     pub fitted_to: Vec<String>,
 }
 
-/// One row of the table.
+/// One row of the table of claims.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
-    /// Number or name of the case.
+    /// Permanent number of the case, or the name of its file.
     pub id: String,
-    /// Part of the case, if the case has several parts.
+    /// Name of the part of the case, if the case has several parts.
     pub part: String,
     /// The published result.
     pub published: String,
     /// The model's result; `None` if a run stalls.
     pub modelled: Option<String>,
-    /// Lowest and highest result of the model over all intervals of uncertain numbers, including the nominal result.
-    /// `None` without intervals.
+    /// Lowest and highest result of the model over the intervals of all uncertain numbers, including the nominal
+    /// result. `None` if no number has an interval.
     pub interval: Option<[String; 2]>,
     /// The lab's measurements of the claim, one per comparison; `None` without measurements.
     pub live: Option<Vec<Live>>,
@@ -99,7 +100,8 @@ pub struct Row {
     pub ok: Option<bool>,
     /// Unknown and assumed values, or the reason for a missing figure.
     pub assumption: String,
-    /// Parameters that affect the figure, the strongest first. `None` if no parameter does, or if none was requested.
+    /// Parameters that affect the figure, the strongest first; empty if no examined parameter affects the figure.
+    /// `None` if no parameter was examined.
     pub hangs_on: Option<Vec<Dependence>>,
 }
 

@@ -17,7 +17,8 @@ pub struct Compared {
     pub name: String,
     /// Values of the first and of the second system.
     pub values: [f64; 2],
-    /// Second value divided by the first. `None` if the first value is 0, or a value is not finite.
+    /// Value of the second system divided by the value of the first system. `None` if the first value is 0, or a value
+    /// is not finite.
     pub ratio: Option<f64>,
 }
 
@@ -82,8 +83,8 @@ fn compared(name: &str, values: [f64; 2]) -> Compared {
     Compared { name: name.to_owned(), values, ratio: ratio.is_finite().then_some(ratio) }
 }
 
-/// Pairs the activities of both systems by name, in the order of the first system. Activities that only the second
-/// system has follow at the end.
+/// Pairs the activities of both systems by name, in the order of the first system. Activities that exist only in the
+/// second system follow at the end.
 fn parts(
     outcomes: [&Outcome; 2],
     explanations: &[Explanation; 2],

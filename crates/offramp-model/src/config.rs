@@ -104,8 +104,8 @@ pub struct SendConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the host")]
 pub struct PollConfig {
-    /// Maximum number of frames per poll of a queue, before other queues are polled; `usize::MAX` for no limit but the
-    /// budget.
+    /// Maximum number of frames per poll of a queue, before other queues are polled. `usize::MAX` if only `budget`
+    /// limits a poll.
     #[serde(skip)]
     pub weight: usize,
     /// Maximum number of frames per softirq, before processes run; `usize::MAX` for no limit.
@@ -161,17 +161,18 @@ pub struct AdapterConfig {
     pub bus: Bus,
     /// Processing of frames inside the adapter.
     pub engine: EngineConfig,
-    /// The side that coalesces received segments, if any.
+    /// The component that coalesces received segments, host or adapter; [`CoalescedBy::Nobody`] for none.
     pub coalesced_by: CoalescedBy,
     /// Maximum number of segments per super-frame. The maximum length of an IP packet is a further limit.
     pub segments_max: u64,
     /// Minimum gap between two frames sent by the adapter. The link's interframe gap applies if longer.
     pub gap: Span,
-    /// Delay from the time when an interrupt is due until the interrupt occurs, unless a frame arrives in between.
+    /// Delay from the time when an interrupt is due until the interrupt occurs. A frame that arrives during the delay
+    /// triggers the interrupt at once.
     pub timer_latency: Span,
 }
 
-/// The side that coalesces received segments of a connection, and spends time on each frame from the link.
+/// The component that coalesces received segments of a connection. Coalescing costs time for each frame from the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoalescedBy {
     /// Segments are passed to the stack one by one.
@@ -259,7 +260,7 @@ pub struct ExchangeConfig {
     #[serde(skip)]
     pub carrier: Carrier,
     /// Number of flows with requests from the peer, and number of flows with requests from the host. The flows of a
-    /// direction send in turn.
+    /// direction send in round-robin order.
     #[serde(skip)]
     pub flows: [u64; 2],
     /// Length of a request or datagram, bytes; 0 for raw frames, because no process touches a raw frame.
@@ -304,7 +305,7 @@ pub struct WorkloadConfig {
     pub rpc_size: u64,
     pub rpc_outstanding: u64,
     /// `true` if all NFS calls are sent at once, after all previous calls are answered. `false` if each answer triggers
-    /// one call.
+    /// only one call.
     #[serde(skip)]
     pub rpc_in_rounds: bool,
     pub rpc_timer: Span,

@@ -26,7 +26,7 @@ const LIMIT_ELASTICITY: f64 = 0.05;
 /// Maximum number of reported limits.
 const LIMITS_MAX: usize = 3;
 
-/// One activity, and its share of the time.
+/// One activity, and the share of the measured time spent on the activity.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {
     /// Name for display.
@@ -37,12 +37,12 @@ pub struct Part {
     pub percent: f64,
 }
 
-/// The time of a run, per frame of the direction with more frames.
+/// Breakdown of the time of a run, per frame of the direction with more frames.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// Mean time from one frame to the next, microseconds.
     pub us_between_frames: f64,
-    /// Activities of the link, idle time and gaps.
+    /// Activities of the link, and the link's idle time and gaps.
     pub line: Vec<Part>,
     /// Activities of the bus; empty unless the adapter is master of a bus with limits.
     pub bus: Vec<Part>,

@@ -1,10 +1,10 @@
 //! Simulated adapters, buses and hosts in virtual time.
 //!
 //! A run is a discrete-event simulation in whole picoseconds. The same profile, workload and seed give bit-identical
-//! results. A run charges time around the product's own code, and never duplicates that code. The product's code
+//! results. A run calls the product's own code instead of a copy, and adds the time of each step. The product's code
 //! decides the contents and losses of an adapter's memory ([`offramp_impair::memory`]) and the times of interrupts
-//! ([`offramp_adapter::moderation`]). It also decides the receive queue of a connection ([`offramp_offload::rss`]) and
-//! the segmentation or fragmentation of a frame ([`offramp_offload::segment`]).
+//! ([`offramp_adapter::moderation`]). The product's code also decides the receive queue of a connection
+//! ([`offramp_offload::rss`]) and the segmentation or fragmentation of a frame ([`offramp_offload::segment`]).
 //!
 //! | module | content |
 //! |---|---|

@@ -1,9 +1,9 @@
 //! The link between two stations: half duplex with collisions (IEEE 802.3 CSMA/CD), or full duplex.
 //!
-//! On a half-duplex link, each station senses the other station's carrier after the delay. A station sends when it has
-//! a frame, is ready, and has sensed no carrier for an interframe gap. The station collides with a frame whose carrier
-//! has not yet arrived. During the last third of the gap, a station ignores carrier (IEEE 802.3 4.2.3.2.2). Two
-//! stations that wait for the end of the same frame therefore collide.
+//! On a half-duplex link, each station senses the other station's carrier after the propagation delay. A station sends
+//! when it has a frame, is ready, and has sensed no carrier for an interframe gap. A station's transmission collides
+//! with a frame whose carrier has not yet reached the station. During the last third of the gap, a station ignores
+//! carrier (IEEE 802.3 4.2.3.2.2). Two stations that wait for the end of the same frame therefore collide.
 //!
 //! The link decides which station sends, and when. The caller stores the frames, and calls [`Link::begin`] at the times
 //! returned by the link.
@@ -28,8 +28,8 @@ pub const FRAME_LEN_MIN: u64 = 60;
 /// The slot time of the back-off, in byte times (IEEE 802.3 4.4.2: 512 bit times; 4096 at 1 Gbit/s).
 const SLOT_LEN: u64 = 64;
 const SLOT_LEN_GIGABIT: u64 = 512;
-/// Maximum rate of a half-duplex link, bits per second (IEEE 802.3 4.4.2). At this rate, short frames are extended to a
-/// slot (4.2.3.4).
+/// Maximum rate of a half-duplex link, bits per second (IEEE 802.3 4.4.2). At this rate, a short frame is extended to
+/// the length of a slot (4.2.3.4).
 const GIGABIT: u64 = 1_000_000_000;
 /// Maximum number of doublings of the back-off (IEEE 802.3 4.2.3.2.5).
 const BACKOFF_DOUBLINGS_MAX: u32 = 10;
@@ -117,7 +117,8 @@ pub enum Action {
     Start {
         /// End of the transmission. Call [`Link::sent`] at this time, unless a collision ends the transmission before.
         ends: Time,
-        /// New start of the other station's transmission, if that station has requested the link and must defer.
+        /// Changed start of the other station's transmission, if the other station has requested the link and must
+        /// defer.
         other: Option<Begin>,
     },
     /// The transmissions of both stations collided.
@@ -134,7 +135,8 @@ pub enum Action {
 struct End {
     /// Start and end of the current transmission of this station.
     sends: Option<(Time, Time)>,
-    /// Time since which this station senses no carrier. The current transmission of the other station does not count.
+    /// Time since which this station has sensed no carrier. The current transmission of the other station does not
+    /// count.
     quiet_from: Time,
     /// Time at which the station requested the link.
     asked: Option<Time>,
@@ -200,7 +202,7 @@ impl Link {
         Action::Start { ends, other: deferred.map(|asked| self.expect(other, asked)) }
     }
 
-    /// Ends a station's transmission, when the last bit has left.
+    /// Ends a station's transmission, when the last bit has left the station.
     pub fn sent(&mut self, station: Station, now: Time) {
         let delay = self.config.delay;
         let end = &mut self.ends[station];

@@ -11,8 +11,8 @@ pub fn threads() -> NonZeroUsize {
 }
 
 /// Calls `work` for every item, on `threads` threads. `done` runs on the calling thread after each item, in the order
-/// of completion. Once `done` returns `false`, no further item begins. The results keep the order of the items. An item
-/// that never began has `None`.
+/// of completion. Once `done` returns `false`, no further item begins. The results are in the order of the items. The
+/// result of an item that never began is `None`.
 pub fn map<T: Sync, R: Send>(
     items: &[T],
     threads: NonZeroUsize,

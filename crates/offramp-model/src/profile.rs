@@ -12,8 +12,8 @@
 //! memory = { value = 16, unit = "KiB", tag = "assumed", source = "what if" }
 //! ```
 //!
-//! A part is the name of a profile shipped with offramp, or the path of a `.toml` file. Such a path is relative to the
-//! file that contains it.
+//! A system names each part by the name of a profile shipped with offramp, or by the path of a `.toml` file. Such a
+//! path is relative to the file that contains the path.
 //!
 //! A number with several measurements has an interval, in the unit of its value. Example: `write_copy_time = { value =
 //! 0.25, unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`. [`crate::uncertainty`] computes
@@ -88,7 +88,7 @@ struct RawQuantity {
     fitted_to: Vec<String>,
 }
 
-/// A parsed file. Its numbers are not converted yet.
+/// A parsed file, before its numbers are converted to base units.
 #[derive(Deserialize)]
 struct RawProfile {
     #[serde(default)]
@@ -146,7 +146,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Loads a single bus, by name or by path. All other values of the result are meaningless.
+    /// Loads a single bus, by name or by path. In the result, only the parameters of the bus are meaningful.
     ///
     /// # Errors
     /// Fails like [`Self::load`].
@@ -162,7 +162,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Adds one file. The extended file is added first, then the file's parts, then the file's own values.
+    /// Adds one file in this order: the file that it extends, the files of its parts, and its own values.
     fn add(&mut self, kind: &str, name: &str, from: &Path, chain: &mut Vec<String>) -> Result<(), ProfileError> {
         let (file, directory, text) = read(kind, name, from)?;
         let names_itself = chain.contains(&file) || chain.len() >= EXTENDS_MAX;
@@ -330,7 +330,8 @@ impl Profile {
         self.values.get(name).unwrap_or_else(|| panic!("no parameter {name}"))
     }
 
-    /// Returns the interval of a parameter, in base units. `None` if no interval was given, or if both ends are equal.
+    /// Returns the interval of a parameter, in base units. `None` if no interval was given, or if both ends of the
+    /// interval are equal.
     pub fn interval(&self, name: &str) -> Option<[u64; 2]> {
         self.quantity(name).interval.filter(|[low, high]| low < high)
     }
@@ -359,7 +360,7 @@ impl Profile {
         self.all().filter(|(_, quantity)| quantity.tag == Tag::Set).flat_map(|(key, _)| why(key)).collect()
     }
 
-    /// Formats the value of a parameter used in a run. The second text shows the calculation if `host.cost_scale`
+    /// Formats the value that a run uses for a parameter. The second text shows the calculation if `host.cost_scale`
     /// changes the value.
     pub fn used(&self, key: &Key) -> (String, Option<String>) {
         let (value, scale) = (self.value(key.name), self.value("host.cost_scale"));
@@ -414,7 +415,8 @@ fn known(file: &str, name: &str) -> Result<&'static Key, ProfileError> {
     schema::known(name).map_err(|why| key_error(file, name, why))
 }
 
-/// Parses a user's text. Returns the value and, for an interval, both ends. The value of an interval is its middle.
+/// Parses a user's text. Returns the value and, for an interval, both ends of the interval. The value of an interval is
+/// its middle.
 fn parsed(key: &Key, text: &str) -> Result<(u64, Option<[u64; 2]>), String> {
     let Some((low, high)) = text.split_once("..") else { return Ok((key.parse(text)?, None)) };
     if matches!(key.dimension, Dimension::Choice(_)) {

@@ -85,7 +85,7 @@ fn ipv4_frame(protocol: u8, payload_len: usize) -> Vec<u8> {
     frame
 }
 
-/// One end of a connection.
+/// Address and port of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// IPv4 address in network byte order.
@@ -94,7 +94,8 @@ pub(crate) struct Endpoint {
     pub port: u16,
 }
 
-/// Writes source and destination into an IPv4 frame. TCP and UDP have the ports at the same offset.
+/// Writes the source and destination addresses and ports into an IPv4 frame. TCP and UDP have the ports at the same
+/// offset.
 fn address(frame: &mut [u8], from: Endpoint, to: Endpoint) {
     const ADDRESSES_AT: usize = ETHERNET_HEADER_LEN + 12;
     frame[ADDRESSES_AT..ADDRESSES_AT + 4].copy_from_slice(&from.address);
@@ -181,7 +182,7 @@ pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Writes the checksums that a host with checksum offload writes: of the IP header, and of the pseudo-header.
+/// Writes the checksums that a host with checksum offload computes: of the IP header, and of the pseudo-header.
 #[cfg(test)]
 fn sum_headers(frame: &mut [u8]) {
     use offramp_offload::checksum::sum;

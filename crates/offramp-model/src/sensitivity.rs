@@ -42,7 +42,7 @@ pub(crate) const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "w
 pub enum Ranges {
     /// From value / (1 + share) to value × (1 + share).
     Share(f64),
-    /// The interval in the profile. A parameter without an interval varies by this share.
+    /// The interval in the profile. A parameter without an interval varies by this share of its value.
     Intervals(f64),
 }
 
@@ -169,7 +169,7 @@ pub struct Effect {
     pub value: String,
     /// Kind of evidence for the value.
     pub tag: String,
-    /// Range of the study, with units.
+    /// Range of the parameter in the study, with units.
     pub range: [String; 2],
     /// Main index: the elasticity, Morris' mean absolute effect, or Sobol's first-order share.
     pub main: f64,
@@ -223,7 +223,7 @@ pub fn elasticities(study: &Study, factors: &[Factor]) -> Result<Sensitivity, Mo
     Ok(ranked(study, factors, points.len(), ELASTICITY, factors.iter().zip(values.chunks_exact(2)).map(of)))
 }
 
-/// Computes Morris' elementary effects along random paths. An effect has the unit of the outcome, and relates to the
+/// Computes Morris' elementary effects along random paths. An effect has the unit of the outcome, and is scaled to the
 /// whole range of the parameter.
 ///
 /// # Errors
@@ -321,7 +321,7 @@ mod tests {
         let found = elasticities(&study(&profile), &factors(&profile, Ranges::Share(0.05)).0).unwrap();
         let of = |name: &str| found.effects.iter().find(|effect| effect.name == name).unwrap().main;
         assert!((-0.8..-0.3).contains(&of("host.cost_scale")), "{}", of("host.cost_scale"));
-        // Host and bus together use all of the time, so the two effects add up to 1.
+        // The times of the host and of the bus add up to the whole time, so the two effects add up to 1.
         let both = of("bus.clock") - of("host.cost_scale");
         assert!((both - 1.0).abs() < 0.05, "{both}");
         assert!(of("link.rate").abs() < 0.05, "the line is not what limits: {}", of("link.rate"));

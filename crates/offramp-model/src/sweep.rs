@@ -63,7 +63,7 @@ pub enum SweepError {
     },
 }
 
-/// The placement of points.
+/// The method that chooses the points of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
     /// All combinations of values.
@@ -86,7 +86,7 @@ pub struct Sweep {
     pub workload: Workload,
     /// The varied parameters.
     pub axes: Vec<Axis>,
-    /// The placement of points.
+    /// The method that chooses the points.
     pub design: Design,
 }
 
@@ -232,7 +232,8 @@ struct FingerprintPart {
 }
 
 impl FingerprintPart {
-    /// Returns the part's name. The text in brackets is the first word of each sweep that the other sweep lacks.
+    /// Returns the part's name. If `has_words`, the first word of each sweep that the other sweep lacks follows in
+    /// brackets.
     fn difference(&self, there: &str) -> String {
         let only = |words: &str, others: &str| {
             let others: HashSet<&str> = others.split(' ').collect();

@@ -79,7 +79,7 @@ pub struct JointFigure {
     pub heading: &'static str,
     /// Lowest and highest value of each system.
     pub intervals: [[f64; 2]; 2],
-    /// Number of samples with a value in both systems.
+    /// Number of samples in which the runs of both systems have a value.
     pub pairs: usize,
     /// Number of samples in which the second system has the higher value.
     pub second_is_higher: usize,

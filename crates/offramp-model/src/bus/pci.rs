@@ -1,9 +1,9 @@
 //! PCI: the duration of transactions in clocks.
 //!
 //! A transaction has an overhead: arbitration, address phase, the turn-around of a read, `DEVSEL#`, and the wait for
-//! the first word. Then the transaction moves one word per `1 + wait_states` clocks. The transaction ends when the
-//! transfer is complete, the bridge's prefetched data are used up, or the burst has its maximum length. [`Pci`]
-//! implements this arithmetic. [`shared`] simulates several masters on one bus.
+//! the first word. After the overhead, the transaction moves one word per `1 + wait_states` clocks. The transaction
+//! ends when the transfer is complete, the bridge's prefetched data are used up, or the burst has reached its maximum
+//! length. [`Pci`] implements this arithmetic. [`shared`] simulates several masters on one bus.
 
 pub mod shared;
 
@@ -27,7 +27,7 @@ pub enum Command {
     ReadMultiple,
 }
 
-/// A bus and its bridge.
+/// A PCI bus, and the bridge between the bus and host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the bus")]
 pub struct Pci {
@@ -55,7 +55,7 @@ pub const PCI_33_32: Pci = Pci {
 };
 
 impl Pci {
-    /// Returns the longest burst of a command, bytes.
+    /// Returns the maximum length of a burst with this command, bytes.
     pub fn burst_len(&self, command: Command) -> u64 {
         let len = match command {
             Command::Write | Command::ReadMultiple => self.burst_len_max,
@@ -65,23 +65,23 @@ impl Pci {
         len.max(self.width)
     }
 
-    /// Returns the clocks to move `bytes` in bursts of at most `burst_len`.
+    /// Returns the clocks to move `bytes` bytes in bursts of at most `burst_len` bytes.
     pub fn clocks_in_bursts(&self, bytes: u64, burst_len: u64) -> u64 {
         let bursts = bytes.div_ceil(burst_len.max(self.width));
         bytes.div_ceil(self.width) * (1 + self.wait_states) + bursts * self.overhead_cycles
     }
 
-    /// Returns the clocks to move `bytes` with a command.
+    /// Returns the clocks to move `bytes` bytes with a command.
     pub fn clocks(&self, command: Command, bytes: u64) -> u64 {
         self.clocks_in_bursts(bytes, self.burst_len(command))
     }
 
-    /// Returns the time to move `bytes` with a command.
+    /// Returns the time to move `bytes` bytes with a command.
     pub fn time(&self, command: Command, bytes: u64) -> Span {
         Span::of_cycles(self.clocks(command, bytes), self.clock_hz)
     }
 
-    /// Returns the rate of back-to-back bursts of `burst_len`, bytes per second.
+    /// Returns the rate of back-to-back bursts of `burst_len` bytes, bytes per second.
     pub fn bytes_per_second(&self, burst_len: u64) -> u64 {
         burst_len * self.clock_hz / self.clocks_in_bursts(burst_len, burst_len)
     }

@@ -2,9 +2,9 @@
 //!
 //! An attribute phase after the address phase carries the byte count of the transaction. A bridge without the requested
 //! data does not answer with a retry. The bridge accepts the request, and later sends the data in a separate
-//! transaction, a split completion (PCI-X Addendum 1.0a, 2.10). The bus is free in between, and the master does not
-//! retry. An interrupted transaction ends at a boundary of 128 bytes (2.2). A read request is limited to the maximum
-//! memory read byte count.
+//! transaction, a split completion (PCI-X Addendum 1.0a, 2.10). The bus is free between the request and the split
+//! completion, and the master does not repeat the request. An interrupted transaction ends at a boundary of 128 bytes
+//! (2.2). A read request is limited to the maximum memory read byte count.
 
 use super::Transfer;
 use crate::time::{Span, Time};
@@ -18,7 +18,7 @@ pub const DISCONNECT_BOUNDARY_LEN: u64 = 128;
 /// Clocks of the data phase in a split response to a read request (2.10.2).
 const SPLIT_RESPONSE_CYCLES: u64 = 1;
 
-/// A bus and its bridge.
+/// A PCI-X bus, and the bridge between the bus and host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the bus")]
 pub struct PciX {
@@ -103,7 +103,7 @@ impl PciXState {
     }
 
     /// Schedules a read by the adapter. The read occupies the bus during the request and during the completion, but not
-    /// in between.
+    /// between the request and the completion.
     pub fn read(&mut self, pcix: &PciX, used: &Use, now: Time) -> Transfer {
         let begins = now.max(self.bus).max(self.read);
         self.read = begins + used.engine;
@@ -175,7 +175,8 @@ mod tests {
             let last = (0..1000).map(|_| state.read(&pcix, &used, Time::START).done).last().unwrap();
             512_000.0 / (last.0 as f64 / 1e12)
         };
-        // With one outstanding read, the read latency limits the rate. With 64, the bus limits the rate.
+        // With one outstanding read, the read latency limits the rate. With 64 outstanding reads, the bus limits the
+        // rate.
         let of_bus = 512.0 * 133_333_333.0 / 81.0;
         assert!((512.0 / rate(1) / (500e-9 + 512.0 / of_bus) - 1.0).abs() < 0.01, "{}", rate(1));
         assert!((rate(64) / of_bus - 1.0).abs() < 0.01, "{}", rate(64));

@@ -15,7 +15,7 @@
 //!
 //! A case with several runs names each run in `[run]`. The top-level keys are the defaults for all runs. `[figure]`
 //! names expressions over runs. The keys `metric` and `holds` of a row are expressions over runs and figures. The texts
-//! of a row are templates over the same names.
+//! of a row are templates over the names of runs and figures.
 
 use super::Kind;
 use crate::config::Workload;
@@ -45,9 +45,9 @@ pub struct Comparison {
     pub base: String,
     /// Name of the variant in the claim.
     pub variant: String,
-    /// Names of metrics: first the metric of the claim, then related metrics.
+    /// Names of metrics: first the metric of the claim, then further metrics for display.
     pub metrics: Vec<String>,
-    /// Published range of the first metric's ratio, variant over base.
+    /// Published range of the ratio of `variant` to `base` in the first metric.
     pub ratio: Option<[f64; 2]>,
     /// Published range of the first metric's value in the variant.
     pub value: Option<[f64; 2]>,
@@ -271,7 +271,7 @@ pub(super) fn raised(key: &Key, value: u64) -> u64 {
     (higher - higher % key.step()).max(value.saturating_add(key.step()))
 }
 
-/// Returns the first key that conflicts with other keys of the row, and the reason.
+/// Returns the first key of the row that conflicts with other keys, and the reason.
 fn wrong(row: &RowSpec) -> Option<(&'static str, &'static str)> {
     match (&row.metric, row.value, row.within) {
         (None, Some(_), _) => Some(("metric", "missing; a published value needs a metric")),

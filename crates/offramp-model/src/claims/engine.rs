@@ -202,7 +202,8 @@ fn read(run: &Value, name: &str) -> Result<Value, String> {
     Err(format!("a run has no {name:?}; use one of: {}{}", known.join(", "), nearest(name, &known)))
 }
 
-/// Returns every metric and counter of a run, its time and its events. A stalled run gives only the reason.
+/// Returns every metric and counter of a run, its measured time and its number of events. A stalled run gives only the
+/// reason.
 fn fields(result: Result<Outcome, ModelError>) -> Value {
     let outcome = match result {
         Ok(outcome) => outcome,
@@ -214,7 +215,7 @@ fn fields(result: Result<Outcome, ModelError>) -> Value {
     let of_run = [("seconds", Value::from(outcome.seconds)), ("events", Value::from(outcome.events))];
     let metrics = METRICS.iter().map(|metric| (metric.name, (metric.value)(&outcome)));
     let metrics = metrics.filter(|(_, value)| !value.is_nan()).map(|(name, value)| (name, Value::from(value)));
-    // The counter, an integer, overrides a metric with the same name.
+    // A counter, which is an integer, overrides a metric with the same name.
     merge_maps([Value::from_pairs(metrics.chain(of_run)), Value::from(Serde(outcome.counts))])
 }
 
@@ -224,13 +225,14 @@ pub(super) fn has_intervals(case: &Case) -> bool {
     planned.into_iter().any(|of| KEYS.iter().any(|key| of.profile.interval(key.name).is_some()))
 }
 
-/// Returns the numeric parameters of a case's runs whose tag is wanted. Parameters of the run itself are omitted.
+/// Returns the numeric parameters of a case's runs whose tag is wanted. Parameters of the run itself, such as its seed,
+/// are omitted.
 pub(super) fn parameters(case: &Case, is_wanted: impl Fn(Tag) -> bool) -> Vec<(&'static Key, Quantity)> {
     let mut found: BTreeMap<_, (&'static Key, Quantity)> = BTreeMap::new();
     for planned in case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten() {
         for (key, quantity) in planned.profile.said() {
             let is_number = !matches!(key.dimension, Dimension::Choice(_)) && quantity.value > 0;
-            // Prefer a run with the profile's value, because only that value has a source.
+            // A run with the profile's value is preferred, because only the profile's value has a source.
             let is_better = found.get(key.name).is_none_or(|(_, of)| of.tag == Tag::Set);
             if is_number && !OF_THE_RUN.contains(&key.name) && is_wanted(quantity.tag) && is_better {
                 found.insert(key.name, (key, quantity.clone()));

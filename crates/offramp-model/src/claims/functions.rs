@@ -69,7 +69,7 @@ pub(super) fn environment() -> Environment<'static> {
 /// The points of a curve, x and y.
 type Points = Serde<Vec<[f64; 2]>>;
 
-/// Returns the y of a curve at the point with this x.
+/// Returns the y value of a curve at the point with this x.
 fn at(points: &Points, x: f64) -> Result<f64, Error> {
     let found = points.iter().find(|point| (point[0] - x).abs() < 1e-9);
     found.map(|point| point[1]).ok_or_else(|| wrong(format!("no point at {x}")))
@@ -81,7 +81,8 @@ fn wrong<E: ToString>(why: E) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.to_string())
 }
 
-/// Compares the throughput of two runs, or of two lists of runs pairwise.
+/// Applies `figure` to the ratio of the throughputs of two runs. For two lists of runs, returns the list of results,
+/// pair by pair.
 fn compare(of: &Value, to: &Value, figure: &dyn Fn(f64) -> f64) -> Result<Value, Error> {
     if of.kind() == ValueKind::Seq && of.len() == to.len() {
         let pairs = of.try_iter()?.zip(to.try_iter()?);

@@ -13,7 +13,7 @@ pub struct Live {
     pub variant: String,
     /// The result in words. Each ratio has its interval.
     pub measured: String,
-    /// The comparison with the published result, and the limit of the run.
+    /// The comparison with the published result, and the resource that limits each variant.
     pub why: String,
     /// The figures of the result.
     pub figures: Vec<LiveFigure>,
@@ -32,7 +32,8 @@ pub struct LiveFigure {
     pub value: Option<f64>,
     /// Minimum and maximum sample of the variant.
     pub range: Option<[f64; 2]>,
-    /// Variant over base: the median of the ratios per round. `None` if a value is 0, or the run had too few rounds.
+    /// Ratio of the variant to the base: the median of the ratios per round. `None` if a value is 0, or the run had too
+    /// few rounds.
     pub ratio: Option<f64>,
     /// 95 % confidence interval of the ratio.
     pub ci95: Option<[f64; 2]>,

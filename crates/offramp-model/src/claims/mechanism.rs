@@ -20,10 +20,10 @@
 //! holds = ["of['no wait states']|over(of['published'])|max < 1.05"]
 //! ```
 //!
-//! Runs and expressions are those of a [`Case`]. `y` is evaluated at each value of `x`, and can use the name `x`. Every
-//! run sets the parameter of the axis to this value. `holds` states conditions on the curves of a panel. In a
-//! condition, `at` gives the y at an x, and `steps` gives the ratios between adjacent points. `over` gives the ratios
-//! to another curve at that curve's points.
+//! Runs and expressions have the same format as in a [`Case`]. `y` is evaluated at each value of `x`, and can use the
+//! name `x`. In every run, the parameter of the axis has the value of `x`. `holds` states conditions on the curves of a
+//! panel. In a condition, `at` gives the y value at an x, and `steps` gives the ratios between adjacent points. `over`
+//! gives the ratios of one curve to another curve at the other curve's points.
 
 use super::case::{Case, RunSpec, Settings, Variation, texts};
 use super::engine::Engine;
@@ -45,9 +45,9 @@ pub struct Mechanism {
     /// Claims explained by the mechanism.
     #[serde(default)]
     pub claims: Vec<String>,
-    /// The message of the charts, with the reason, in a few sentences.
+    /// The conclusion from the charts, with the reason, in a few sentences.
     pub says: String,
-    /// A command that computes these figures, or a part of them.
+    /// A command that computes the figures of the charts, or a part of these figures.
     pub command: String,
     system: Option<String>,
     workload: Option<String>,

@@ -59,7 +59,8 @@ impl Profile {
         }
     }
 
-    /// Rejects a setting if another parameter lacks the required word. Example: a setting that needs a bus master.
+    /// Rejects a word of a parameter that requires a certain word of another parameter, if the other parameter has a
+    /// different word. Example: a setting that needs a bus master.
     fn check_needs(&self) -> Result<(), ProfileError> {
         for key in KEYS.iter().filter(|key| !key.needs.is_empty()) {
             let set = self.word(key.name);

@@ -19,7 +19,7 @@ pub struct Parameter {
     pub default: String,
     /// `true` if a run multiplies the value by `host.cost_scale`.
     pub is_scaled: bool,
-    /// Meaning, in one sentence.
+    /// Meaning of the parameter, in one sentence.
     pub meaning: &'static str,
     /// Profiles shipped with offramp that set the parameter, as `kind/name`.
     pub set_by: Vec<String>,

@@ -11,14 +11,14 @@ pub enum Tag {
     Measured,
     /// From a data sheet, a standard or the source of a driver.
     Documented,
-    /// Calculated from the named numbers.
+    /// Calculated from other numbers, which the source names.
     Derived,
-    /// Fitted to the named rows of claims. These rows are then no predictions.
+    /// Fitted to the rows of claims in [`Quantity::fitted_to`]. These rows are then no predictions.
     Fitted,
-    /// Unknown, and chosen with the named rows of claims in view. No result that depends on this number is a
-    /// prediction.
+    /// Unknown, and chosen with the rows of claims in [`Quantity::fitted_to`] in view. No result that depends on this
+    /// number is a prediction.
     Chosen,
-    /// Unknown, and assumed for the given reason.
+    /// Unknown, and assumed for the reason in [`Quantity::source`].
     #[default]
     Assumed,
     /// Set by the user.

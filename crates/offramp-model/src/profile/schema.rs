@@ -9,7 +9,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// A map from words to their consequences.
+/// A map with a word or a name as the key.
 type ByWord<T> = BTreeMap<&'static str, T>;
 
 /// The definition of a parameter.
@@ -27,13 +27,13 @@ pub struct Key {
     pub default: &'static str,
     /// `true` for a processor time of the host. A run multiplies such a time by `host.cost_scale`.
     pub is_scaled: bool,
-    /// Meaning, in one sentence.
+    /// Meaning of the parameter, in one sentence.
     pub meaning: &'static str,
     /// The parameter has an effect only if each parameter listed here has one of the listed words.
     pub only_with: ByWord<Vec<&'static str>>,
     /// Workloads to which the parameter applies; empty for all workloads.
     workloads: Vec<Workload>,
-    /// Required words of other parameters, by the word of this parameter.
+    /// For each word of this parameter: the word that each other parameter must have.
     pub(super) needs: ByWord<ByWord<&'static str>>,
     /// Allowed values in base units, by kind of bus.
     pub(super) values: ByWord<Vec<u64>>,

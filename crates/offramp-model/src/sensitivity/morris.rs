@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// Number of levels per parameter. Morris recommends an even number; 4 is common.
 const LEVELS: u32 = 4;
-/// Length of a step, relative to the range: levels / (2 (levels - 1)). Every level is then equally likely.
+/// Length of a step, relative to the range: levels / (2 (levels - 1)). With this length, every level is equally likely.
 const STEP: f64 = LEVELS as f64 / (2.0 * (LEVELS as f64 - 1.0));
 
 /// The effect of one parameter.
@@ -18,8 +18,8 @@ pub struct Effect {
     pub spread: f64,
 }
 
-/// Returns the points of `paths` paths. A path starts at random, and changes one parameter after the other in random
-/// order.
+/// Returns the points of `paths` paths. A path starts at a random point, and changes one parameter after the other in
+/// random order.
 pub fn design(parameters: usize, paths: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut points = Vec::with_capacity(paths * (parameters + 1));

@@ -71,7 +71,8 @@ impl Simulation {
         }
     }
 
-    /// Processes completed sends. Returns `true` if this work takes time: then [`Self::on_completions`] continues.
+    /// Processes completed sends. Returns `true` if the processing takes time, so that [`Self::on_completions`]
+    /// continues after the processing.
     fn process_completions(&mut self, queue: usize, priority: Priority) -> bool {
         let completed = std::mem::take(&mut self.drivers[queue].completed);
         let took = self.config.host.costs.completion_time.times(completed.sends);
@@ -106,8 +107,8 @@ impl Simulation {
         self.wake_datagrams();
     }
 
-    /// Transmits a frame, or queues the frame if no descriptor is free. The processor time for its bytes is charged
-    /// already.
+    /// Transmits a frame, or queues the frame if no descriptor is free. The processor time for the frame's bytes has
+    /// already been charged.
     pub(super) fn transmit(&mut self, frame: Frame) {
         let queue = self.steering.of_frame(&frame.content);
         let driver = &mut self.drivers[queue];
@@ -154,8 +155,8 @@ impl Simulation {
         }
     }
 
-    /// Enters the interrupt handler. The queue has no further interrupt until the handler and its deferred part have
-    /// ended.
+    /// Enters the interrupt handler of a queue. The queue has no further interrupt until the handler and its deferred
+    /// part have ended.
     pub(super) fn enter_interrupt(&mut self, queue: usize) {
         let costs = self.config.host.costs;
         let processor = self.place(Priority::Interrupt, &Job::InterruptEntry { queue });
@@ -258,7 +259,7 @@ impl Simulation {
 
     fn take_batch(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
-        // Sends completed in the meantime still need an interrupt.
+        // Sends completed since the batch began still need an interrupt.
         if driver.completed.sends == 0 {
             driver.seen();
         }
@@ -293,8 +294,8 @@ impl Simulation {
         self.next_of_batch(queue);
     }
 
-    /// Removes from `batch` the aggregates to hold for further segments. These are the last aggregates of each
-    /// connection, if they have room and were begun in the current tick.
+    /// Removes from `batch` the aggregates to hold for further segments, and returns these aggregates. An aggregate is
+    /// held if it is the last of its connection, has room, and began in the current tick.
     fn hold(&self, batch: &mut Vec<Aggregate>) -> Vec<Aggregate> {
         let segments_max = self.config.adapter.segments_max;
         let last_of = |flow| batch.iter().rposition(|of| of.frame.flow() == flow);
@@ -336,7 +337,7 @@ impl Simulation {
     }
 
     pub(super) fn schedule_mask(&mut self) {
-        // Uniformly distributed around the mean: no better data are available.
+        // The wait is uniformly distributed around the mean, because no better data are available.
         let wait = self.rng.random_range(0..=self.config.host.mask_interval.0.saturating_mul(2));
         self.events.schedule(self.now + Span(wait), Event::Mask);
     }

@@ -1,8 +1,8 @@
 //! The path of a frame through a bus-master adapter: FIFOs, engine, descriptors and bus.
 //!
 //! A received frame waits in the receive FIFO until the bus has transferred the frame to the host. The adapter reads a
-//! frame to send in pieces, when the transmit FIFO has room. The engine segments a super-frame. The product's own code
-//! ([`offramp_offload::segment`]) decides the segments of a super-frame.
+//! frame for transmission in pieces, when the transmit FIFO has room. The engine segments a super-frame. The product's
+//! own code ([`offramp_offload::segment`]) decides the segments of a super-frame.
 
 use super::frame::{Content, Frame};
 use crate::bus::pci::{Command, Pci};
@@ -21,8 +21,8 @@ pub(super) struct Busy {
     booked: Span,
     /// Start and end of bookings that had not ended at the time of the last booking, in order.
     pending: VecDeque<(Time, Time)>,
-    /// Start of the measured time. A booking can begin before this time: an arriving frame already crosses the bus, but
-    /// is booked after its arrival.
+    /// Start of the measured time. A booking can begin before this time: the transfer of an arriving frame starts
+    /// during the arrival, but is booked after the arrival.
     counts_from: Time,
 }
 
@@ -169,7 +169,7 @@ pub(super) struct Posted {
 /// Size of a memory page, bytes. The payload of a super-frame consists of pages.
 pub(super) const PAGE_LEN: u64 = 4096;
 
-/// The adapter between bus and link.
+/// The state of an adapter between bus and link: the FIFOs, the engine and the posted frames.
 #[derive(Debug, Default)]
 pub(super) struct Dma {
     pub(super) receive_free: Time,
@@ -187,7 +187,7 @@ pub(super) struct Dma {
 }
 
 impl Dma {
-    /// Returns the time at which encryption or decryption of a frame ends. The frame is in the adapter at `at`.
+    /// Returns the time at which encryption or decryption of a frame ends. The adapter has the complete frame at `at`.
     fn crypt(&mut self, engine: &EngineConfig, at: Time, bytes: u64) -> Time {
         if engine.crypt_bps == 0 {
             return at;

@@ -1,12 +1,13 @@
-//! Exchanges: requests with responses over UDP or TCP, and datagrams or raw frames at a rate. The module records the
-//! due time, the waiting times and the loss of each exchange.
+//! Exchanges: requests with responses over UDP or TCP, and datagrams or raw frames at a given rate. The module records
+//! the due time, the waiting times and the loss of each exchange.
 //!
-//! A raw frame is a message without a protocol. A forwarded frame is a request, and its response leaves through the
-//! second adapter.
+//! A raw frame is a message without a protocol. Forwarding is modelled as an exchange: the frame received on the first
+//! adapter is the request, and the same frame sent through the second adapter is the response.
 //!
 //! A message over UDP is one datagram. A message over TCP has one or more segments, and carries the acknowledgement of
-//! the previous message. A lost message over TCP is retransmitted after the sender's minimum timeout. A lost message
-//! over UDP ends its exchange as lost. In a closed loop, the next exchange then begins after `workload.rpc_timer`.
+//! the previous message. A lost message over TCP is retransmitted after the sender's minimum timeout. If a message over
+//! UDP is lost, its exchange ends as lost. In a closed loop, the next exchange begins `workload.rpc_timer` after the
+//! loss.
 
 use super::frame::Message;
 use super::latency::{Latency, LatencyBucket, LatencyPart, QueueMean};
@@ -38,21 +39,21 @@ const BUCKETS: (u64, f64) = (1000, std::f64::consts::SQRT_2);
 /// The stages of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// On the link, in the queue before the link, or in the peer.
+    /// The message is on the link, in the queue before the link, or in the peer.
     Link,
-    /// In the adapter or on the bus, in either direction.
+    /// The message is in the adapter or on the bus, in either direction.
     Adapter,
-    /// In the host's memory until the interrupt.
+    /// The message is in the host's memory and waits for the interrupt.
     Moderation,
-    /// From the interrupt until the driver has read the frame.
+    /// The time from the interrupt until the driver has read the frame.
     Interrupt,
-    /// From the driver to the end of protocol processing.
+    /// The time from the read by the driver to the end of protocol processing.
     Softirq,
-    /// From the protocol until the process runs.
+    /// The time from the end of protocol processing until the process runs.
     WakeUp,
-    /// In the process, including the send.
+    /// The message is in the process, including the send.
     Application,
-    /// In the output queue, until a raw frame gets a transmit descriptor.
+    /// The raw frame is in the output queue, and waits for a transmit descriptor.
     OutputQueue,
 }
 
@@ -131,7 +132,7 @@ impl Kind {
     }
 }
 
-/// A count over time.
+/// A count, and the integral of the count over time.
 #[derive(Debug, Default)]
 struct Occupancy {
     count: u64,
@@ -164,7 +165,7 @@ impl Occupancy {
 pub(super) struct Exchange {
     pub(super) message: Message,
     due: Time,
-    /// End of the time already assigned to stages.
+    /// Time up to which the exchange's time is already assigned to stages.
     at: Time,
     stages: [Span; STAGES.len()],
     /// Number of received frames of the current message.

@@ -195,7 +195,8 @@ impl Simulation {
         self.transmit(Frame::new(REQUEST_FRAME_LEN, content));
     }
 
-    /// Starts the timer of a slot, unless an earlier event is scheduled. The event checks the deadline.
+    /// Schedules a timer event for a slot at the deadline, unless an earlier timer event is scheduled. Each timer event
+    /// checks the deadline.
     fn watch_call(&mut self, slot: usize) {
         let call = &mut self.calls[slot];
         if call.deadline != Time::NEVER && call.timer_at.is_none_or(|at| call.deadline < at) {

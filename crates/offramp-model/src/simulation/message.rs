@@ -31,7 +31,7 @@ impl Simulation {
         let arrived = exchanges.arrived[usize::from(from_host)];
         let at = match arrivals {
             Arrivals::Poisson => self.now + self.exponential(Span(PICOSECONDS_PER_SECOND / request_rate)),
-            // Computed from the start of the run, so that rounding errors do not add up.
+            // The time is computed from the start of the run, so that rounding errors do not add up.
             Arrivals::Bursts => Time::START + Span::of_cycles(arrived + burst, request_rate),
             Arrivals::Closed | Arrivals::Periodic => Time::START + Span::of_cycles(arrived + 1, request_rate),
         };

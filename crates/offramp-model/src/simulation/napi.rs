@@ -5,7 +5,7 @@
 //! | polling | start of a poll |
 //! |---|---|
 //! | interrupts | an interrupt; after the poll, interrupts are enabled |
-//! | deferral (`host.defer_hard_irqs`) | a timer of `host.gro_flush_timeout`; at most this number of times in a row |
+//! | deferral (`host.defer_hard_irqs`) | a timer of `host.gro_flush_timeout`; at most `defer_hard_irqs` in a row |
 //! | busy polling (`host.busy_poll`) | a process without data to read, on the processor of this process |
 //! | suspension (`host.irq_suspend_timeout`) | as in busy polling; interrupts stay off while the process works |
 
@@ -27,7 +27,7 @@ impl Simulation {
     }
 
     /// Returns whether the queues of the processor have used up their shared budget (`net_rx_action`). Completed sends
-    /// do not count. The budget does not limit busy polling, nor polling at a fixed interval.
+    /// do not count against the budget. The budget does not limit busy polling, nor polling at a fixed interval.
     pub(super) fn is_out_of_budget(&self, queue: usize) -> bool {
         let driver = &self.drivers[queue];
         let is_taken = self.deciding.is_some_and(|of| self.polls[of].taken >= self.config.host.poll.budget);

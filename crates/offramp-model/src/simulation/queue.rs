@@ -90,8 +90,8 @@ impl Aggregate {
     }
 }
 
-/// An interrupt and the following batches, with the processor time charged. The product's ports measure the same cost.
-/// The later work of TCP and of processes is not included.
+/// An interrupt and the following batches, with the processor time charged for both. The product's ports measure the
+/// same cost. The cost excludes the later work of TCP and of processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handling {
     /// Number of received frames and completed sends, as counted by the moderator.
@@ -155,8 +155,8 @@ impl Driver {
         }
     }
 
-    /// Ends the handler and its deferred part. As in the ports, the moderator receives the measured cost if at least
-    /// one frame was handled.
+    /// Ends the handler and its deferred part. As in the product's ports, the moderator receives the measured cost if
+    /// at least one frame was handled.
     pub(super) fn ends(&mut self) {
         self.is_active = false;
         if let Some(Handling { frames: frames @ 1.., took }) = self.handling.take() {

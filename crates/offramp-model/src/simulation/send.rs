@@ -41,7 +41,8 @@ impl Simulation {
         self.work(Priority::User, Job::Write { flow }, &costs);
     }
 
-    /// Returns the time of the next write by an application with a given rate, after `bytes` bytes.
+    /// Returns the due time of the write after the first `bytes` bytes. Without a given rate of the application, every
+    /// write is due at once.
     pub(super) fn due(&self, bytes: u64) -> Time {
         match self.config.workload.rate_bps {
             0 => Time::START,

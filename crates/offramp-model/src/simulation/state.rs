@@ -59,11 +59,11 @@ pub(super) enum Event {
     NextExchange { from_host: bool },
     /// A message is sent: the peer's response is ready, or a lost message is retransmitted.
     SendMessage(Message),
-    /// The retransmission timer of a flow fires. The sender's deadline can have moved since then.
+    /// The retransmission timer of a flow fires. The sender's deadline can have moved since the event was scheduled.
     Retransmission { flow: usize },
     /// The delayed-ACK timer of a flow fires.
     DelayedAck { flow: usize },
-    /// The retransmission timer of a call fires. The call's deadline can have moved since then.
+    /// The retransmission timer of a call fires. The call's deadline can have moved since the event was scheduled.
     RpcTimer { slot: usize },
     /// Interrupts are masked for `host.mask_time`.
     Mask,

@@ -1,8 +1,8 @@
 //! The queue of each connection: receive-side scaling with the product's own hash and indirection table.
 //!
-//! The hash is computed over real frames with the addresses [`PEER_ADDRESS`] and [`HOST_ADDRESS`]. The listening end
-//! has the port of `ttcp`, and the calling end has a random port. The random ports depend on the seed of the run, and
-//! come from a separate random stream. The ports thus do not affect other random numbers.
+//! The hash is computed over real frames with the addresses [`PEER_ADDRESS`] and [`HOST_ADDRESS`]. The listening end of
+//! a connection has the port of `ttcp`, and the connecting end has a random port. The random ports depend on the seed
+//! of the run, and come from a separate random stream. The random ports thus do not affect other random numbers.
 
 use super::frame::Content;
 use crate::config::{Config, Workload};
@@ -22,7 +22,7 @@ const TTCP_PORT: u16 = 5001;
 const NFS_PORT: u16 = 2049;
 /// The port of an NFS client: the highest privileged port.
 const NFS_CLIENT_PORT: u16 = 1023;
-/// Port range of calling ends (RFC 6335 6). A port is chosen at random (RFC 6056 3.3.1).
+/// Range of the random ports of connecting ends (RFC 6335 6). A port is chosen at random (RFC 6056 3.3.1).
 const EPHEMERAL_PORTS: RangeInclusive<u16> = 49_152..=65_535;
 /// The random stream for ports. All other random numbers of a run come from stream 0.
 const PORT_STREAM: u64 = 1;

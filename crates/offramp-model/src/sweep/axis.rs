@@ -86,7 +86,7 @@ impl Axis {
         }
     }
 
-    /// Returns the value at a relative position from 0 to 1, base units.
+    /// Returns the value at a relative position from 0 to 1 in the range of the axis, base units.
     pub(super) fn at(&self, place: f64) -> u64 {
         match &self.values {
             Values::Listed(values) => {

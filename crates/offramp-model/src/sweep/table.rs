@@ -55,7 +55,7 @@ fn parameter(name: &str, dimension: Dimension, values: impl Iterator<Item = u64>
     Column { name: format!("{name}{suffix}"), cells: Cells::Numbers(numbers) }
 }
 
-/// Returns the suffix of column names for the unit, and the number of base units per unit.
+/// Returns the suffix of column names for the unit of a dimension, and the number of base units per unit.
 pub(crate) fn column_unit(dimension: Dimension) -> (&'static str, f64) {
     match dimension {
         Dimension::Time => ("_us", 1e6),

@@ -11,7 +11,7 @@ pub struct AckPolicy {
     /// Payload of a full segment, bytes. A coalesced frame counts as several segments.
     #[serde(skip)]
     pub mss: u64,
-    /// Receive buffer, bytes: the window when all data have been read.
+    /// Receive buffer, bytes. The offered window has this length when all data have been read.
     #[serde(rename = "receive_window")]
     pub window: u64,
 }

@@ -49,7 +49,7 @@ struct Cubic {
     epoch: Option<Time>,
     /// Time from `epoch` until the window is back at `window_max`, milliseconds.
     k_ms: i128,
-    /// Reno's congestion window at the same time, bytes.
+    /// Congestion window that Reno would have at the same time, bytes.
     reno: u64,
 }
 
@@ -102,7 +102,7 @@ pub struct Sender {
     nxt: u64,
     /// First byte never sent.
     sent_max: u64,
-    /// Number of bytes written by the application.
+    /// Total number of bytes written by the application.
     available: u64,
     cwnd: u64,
     ssthresh: u64,

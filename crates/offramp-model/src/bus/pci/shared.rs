@@ -1,16 +1,16 @@
 //! Several masters on one PCI bus, simulated transaction by transaction.
 //!
-//! The arbiter grants the bus to the requesting masters in turn. An owner keeps the bus until its burst ends, or until
-//! its latency timer has expired while another master waits. The first attempt of a read finds no data: the bridge
-//! answers with a retry and fetches the data. The master repeats the request after its retry delay. The command decides
-//! the length of the fetch. If the bridge ends a burst, the master needs another transaction, and a read needs another
-//! fetch. On a bus with split reads, such as PCI-X, the master does not repeat the request: the bridge sends the data
-//! in its own transaction.
+//! The arbiter grants the bus to the requesting masters in round-robin order. The owner of the bus keeps the bus until
+//! its burst ends, or until its latency timer has expired while another master waits. The first attempt of a read finds
+//! no data: the bridge answers with a retry and fetches the data. The master repeats the request after its retry delay.
+//! The read command decides the length of the fetch. If the bridge ends a burst, the master needs another transaction
+//! for the remaining bytes, and a read also needs another fetch. On a bus with split reads, such as PCI-X, the master
+//! does not repeat the request: the bridge sends the data in its own transaction.
 
 use super::{Command, PCI_33_32, Pci};
 use serde::Serialize;
 
-/// A master that repeats one transfer.
+/// A master that repeats the same transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Master {
     /// Bus command of the master.
@@ -78,7 +78,8 @@ pub struct Counts {
     pub splits: u64,
     /// Clocks during which the master owned the bus.
     pub owned_cycles: u64,
-    /// Sum over all packets of the time from ready to the last byte, clocks.
+    /// Sum over all packets, clocks: the time from the clock at which the packet is ready until its last byte has been
+    /// moved.
     pub packet_cycles: u64,
 }
 
@@ -162,8 +163,8 @@ impl State {
         self.left -= bytes;
         self.counts.bytes += bytes;
         self.counts.transactions += 1;
-        // A disconnecting master waits for data off the bus. Any other master inserts wait states while it owns the
-        // bus.
+        // A master with `disconnect_len` releases the bus while it waits for data. Any other master inserts wait states
+        // while it owns the bus.
         let refill = if self.master.disconnect_len.is_some() { phases * self.master.wait_states } else { 0 };
         self.asks_at = now + refill;
         if self.left == 0 {

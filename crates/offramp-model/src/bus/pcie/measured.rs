@@ -1,9 +1,10 @@
 //! Measurements of `pcie-bench` on hosts with an NFP-6000, generation 3, 8 lanes (Neugebauer et al., SIGCOMM 2018;
 //! <https://github.com/pcie-bench/data>), and the model's links for these hosts.
 //!
-//! All hosts had the same adapter, so the adapter's four numbers are the same for all hosts, and fitted to [`E5`].
-//! Transfers of 64 bytes give the outstanding reads and the interval between writes. Transfers of 128 bytes give the
-//! engine's time per read and per write. The latency of each host was measured separately. All other rates are
+//! All hosts had the same adapter, so the four parameters of the adapter in the model are the same for all hosts. The
+//! four parameters were fitted to the measurements of [`E5`]. The rates with transfers of 64 bytes determine the number
+//! of outstanding reads and the interval between writes. The rates with transfers of 128 bytes determine the engine's
+//! time per read and per write. The read latency of each host was measured separately. All other modelled rates are
 //! predictions.
 
 use super::{Pcie, payload_bps};
@@ -18,12 +19,12 @@ use std::sync::LazyLock;
 pub struct Table {
     /// Payload rate by transfer size: one curve per host and kind of transfer.
     pub curves: Vec<Measured>,
-    /// Reads of 64 bytes through the IOMMU of the [`E5`], with pages of 4 KiB: window of memory in KiB, and payload
-    /// rate in Gbit/s.
+    /// Reads of 64 bytes through the IOMMU of the [`E5`], with pages of 4 KiB: size of the memory window that the reads
+    /// access in KiB, and payload rate in Gbit/s.
     pub iommu_reads: Vec<(u64, f64)>,
 }
 
-/// The measurements.
+/// The parsed measurements of `pcie-bench.toml`.
 ///
 /// # Panics
 /// Never panics: the table is part of the program, and tests parse it.
@@ -57,7 +58,7 @@ impl Measured {
     }
 }
 
-/// Returns the link of profile `pcie-3x8` with this read latency.
+/// Returns the link of profile `pcie-3x8` with this read latency, nanoseconds.
 ///
 /// # Panics
 /// Never panics: the profile is part of the program, and tests load it.
@@ -69,5 +70,5 @@ pub fn link(read_latency_ns: u64) -> Pcie {
     }
 }
 
-/// The server whose rates at 64 and 128 bytes determine the adapter's numbers.
+/// Processor of the server whose rates with transfers of 64 and 128 bytes determine the adapter's parameters.
 pub const E5: &str = "E5-2637v3";
