@@ -1,8 +1,8 @@
-//! Calibration: derives the costs of this machine from some experiments, and predicts the other experiments with the
-//! model.
+//! Calibration: derives the costs of this machine from some of the lab's experiments, and predicts the other
+//! experiments with the model.
 //!
 //! In the lab, both hosts share processors, and the adapters run on a separate processor. The processor time per byte
-//! of payload is split into these costs:
+//! of payload is the sum of these costs:
 //!
 //! ```text
 //! host    = byte + sends × send + receives × receive [+ checksum sent] [+ checksum received]
@@ -12,9 +12,9 @@
 //! The adapters count sends, receives and wire frames. Least squares, with no cost below 0, derive the costs from a few
 //! experiments: `lso`, `rsc`, `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000. If the link is the limit,
 //! the hosts sleep between interrupts, and a hand-over takes additional time to wake a host. `interrupt-cap` at 8000
-//! interrupts per second measures this wake-up time, and the bytes per hand-over. The resulting profile is a host with
-//! the costs of both ends of a connection, because both ends were measured together. The model predicts all other
-//! experiments from that profile.
+//! interrupts per second measures this wake-up time, and the bytes per hand-over. The calibration produces the profile
+//! of a host with the costs of both ends of a connection, because the costs of both ends were measured together. The
+//! model predicts all other experiments from that profile.
 //!
 //! The experiment `receiver` measures a receive-only host. The receiving host has its own processor. The sending host
 //! and the adapters share another processor. The processor time of the receiving host is:
@@ -23,14 +23,15 @@
 //! receiver = byte + (receives + acknowledgements) × hand-over [+ checksum received]
 //! ```
 //!
-//! Least squares derive these costs from three variants, and the checksum cost from `rx-checksum`. Two more variants
-//! are predicted. The shared processor limits the throughput in this experiment, so its processor time per byte equals
-//! the time between two bytes. The work of the shared processor is split like the adapters' work.
+//! Least squares derive the costs of the receive-only host from three variants, and the checksum cost from
+//! `rx-checksum`. The model predicts two more variants. The shared processor limits the throughput in this experiment,
+//! so the processor time per byte of the shared processor equals the time between two bytes. The work of the shared
+//! processor is split like the adapters' work.
 //!
 //! A request also waits until processes run, and until the adapters' thread detects a due interrupt. Single small
 //! requests without moderation measure the wait for a process: a minimum, and an exponentially distributed part. Single
-//! small requests with a gap between interrupts measure the wait for the adapters' thread. Latencies and interrupt
-//! rates under other moderation are predicted.
+//! small requests with a gap between interrupts measure the wait for the adapters' thread. The model predicts latencies
+//! and interrupt rates under other moderation policies.
 
 mod cost;
 mod costs;
@@ -64,7 +65,7 @@ pub use self::responses::{Figure, figures_text, predict_responses};
 pub use self::target::{CPU_PERCENT, THROUGHPUT_PERCENT};
 pub use self::waits::Waits;
 
-/// Costs, with their range over the rounds of the run.
+/// The costs derived from a lab run, and the range of each cost over the rounds of the run.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// Costs derived from all rounds together.
@@ -74,7 +75,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Derives the costs from a run.
+    /// Derives the costs from the experiments of a run.
     ///
     /// # Errors
     /// Returns an error if an experiment is missing, or did not separate the processor time of hosts and adapters.
@@ -99,7 +100,7 @@ impl Calibration {
         out
     }
 
-    /// Returns the minimum and maximum of a cost over the separate rounds and the combined rounds.
+    /// Returns the minimum and maximum of a cost over the separate rounds and over all rounds together.
     fn interval(&self, cost: Cost) -> [f64; 2] {
         let all = self.rounds.iter().chain([&self.costs]).flat_map(Costs::values);
         let values = all.filter(|(of, _)| *of == cost).map(|(_, value)| value);

@@ -2,8 +2,8 @@
 //!
 //! Two rules make a verdict reliable. First, samples are compared **in pairs of one round**, so that a slow drift of
 //! the machine cancels out. Second, a pair counts only if both samples were taken **at the same class of distance**
-//! between the two processors. In a virtual machine, this distance can change from one second to the next, and change
-//! results severalfold. The distance is therefore measured before and after each sample.
+//! between the host's and the adapter's processor. In a virtual machine, this distance can change from one second to
+//! the next, and change results severalfold. The distance is therefore measured before and after each sample.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -29,7 +29,7 @@ pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
     metric::find(metric)?.value(sample)
 }
 
-/// Returns the spread of a metric over the samples of a variant; `None` if no sample measured it.
+/// Returns the spread of a metric over the samples of a variant; `None` if no sample measured the metric.
 pub fn spread(variant: &Variant, metric: &str) -> Option<Spread> {
     Spread::of(&values(&variant.samples, metric))
 }
@@ -38,7 +38,7 @@ fn values(samples: &[Sample], metric: &str) -> Vec<f64> {
     samples.iter().filter_map(|sample| metric_value(sample, metric)).collect()
 }
 
-/// The distance between the two processors during a sample.
+/// The distance between the host's and the adapter's processor during a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
     /// The distance was not measured.
@@ -49,12 +49,12 @@ pub enum Distance {
     Mid,
     /// The distance is above [`FAR_ABOVE_NS`].
     Far,
-    /// The class changed during the sample.
+    /// The class of the distance changed during the sample.
     Moved,
 }
 
 impl Distance {
-    /// Returns the class of a sample, from the distances measured before and after the sample.
+    /// Returns the class of a sample's distance, from the distances measured before and after the sample.
     pub fn of(sample: &Sample) -> Self {
         let Some([before, after]) = sample.line_distance_ns else { return Self::Unknown };
         let (before, after) = (Self::of_ns(before), Self::of_ns(after));
@@ -70,14 +70,14 @@ impl Distance {
         }
     }
 
-    /// Returns whether two samples of these classes can be compared: the classes are equal, and not
+    /// Returns whether two samples with these classes of distance can be compared: the classes are equal, and not
     /// [`Distance::Moved`].
     pub fn is_like(self, other: Self) -> bool {
         self == other && self != Self::Moved
     }
 }
 
-/// The logarithms of the ratios per round, with the counts of pairs.
+/// The logarithms of the ratios per round, and the numbers of pairs.
 struct Pairs {
     /// ln(variant / base) of each counted pair.
     log_ratios: Vec<f64>,

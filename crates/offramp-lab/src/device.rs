@@ -36,15 +36,15 @@ const OTHER_WORK_NOTED: f64 = 0.1;
 
 /// Runs the matrix. `stop` ends the run after the current test. `progress` receives one line per step.
 ///
-/// After every end of the run, `experiments` contains all completed experiments. An experiment with failed traffic is
-/// included with its samples so far and a note. An experiment interrupted by `stop` is omitted. An interface left
-/// changed by an earlier run is restored first.
+/// After the run, also after an error, `experiments` contains all completed experiments. An experiment with failed
+/// traffic is included, with the samples taken before the failure and a note. An experiment interrupted by `stop` is
+/// omitted. If an earlier run left the interface changed, its settings are restored first.
 ///
 /// # Errors
 /// Returns an error in these cases:
-/// - The interface does not exist, has nothing to change, or is in use by another run.
+/// - The interface does not exist, no setting of the interface can be changed, or another run uses the interface.
 /// - The kernel refuses a change, because the process lacks the permission.
-/// - The peer cannot be reached, or not through the interface.
+/// - The peer cannot be reached, or the route to the peer does not use the interface.
 /// - The run was stopped.
 /// - A setting could not be restored. In all other cases, the interface has its original settings.
 pub fn run(
@@ -99,7 +99,7 @@ fn names(plans: &[Plan]) -> String {
     plans.iter().map(|plan| plan.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Runs the experiments one after the other. Failed traffic ends only the current experiment.
+/// Runs the experiments one after the other. If traffic fails, only the current experiment ends.
 fn measure(
     bench: &Bench,
     guard: &Guard,
@@ -148,8 +148,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Takes samples of all variants in turn. Every second round runs in reverse order, so that drift does not favour a
-    /// variant.
+    /// Takes samples of the variants one after the other. Every second round runs in reverse order, so that drift does
+    /// not favour a variant.
     fn measure(
         &mut self,
         bench: &Bench,

@@ -17,7 +17,7 @@ pub fn describe_device() -> Machine {
     }
 }
 
-/// Describes this machine, and the separation of the processor time of hosts and adapters. `has_rps` tells whether the
+/// Describes this machine, and how the processor time of hosts and adapters is separated. `has_rps` tells whether the
 /// hosts' receive work can be moved to their processors ([`Rig::has_rps`](offramp_testbed::rig::Rig::has_rps)).
 pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
     Machine {

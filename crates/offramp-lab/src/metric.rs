@@ -26,12 +26,13 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// Returns the value in one sample. `None` if the metric was not measured, or if the value is not finite.
+    /// Returns the value of the metric in one sample. `None` if the metric was not measured, or if the value is not
+    /// finite.
     pub fn value(&self, sample: &Sample) -> Option<f64> {
         (self.of_sample)(sample).filter(|value| value.is_finite())
     }
 
-    /// Returns the median over the samples of a variant.
+    /// Returns the median of the metric over the samples of a variant.
     pub fn median(&self, variant: &Variant) -> Option<f64> {
         self.field.map_or_else(|| median_of(&variant.samples, self.of_sample), |field| field(variant))
     }

@@ -38,7 +38,7 @@ pub struct Machine {
     pub host_cpus: Vec<usize>,
     /// Processors used by the adapters. On a machine with one processor, hosts and adapters share this processor.
     pub adapter_cpus: Vec<usize>,
-    /// Description of the separation of host and adapter processor time.
+    /// Description of how host and adapter processor time are separated.
     pub cpu_split: String,
     /// One-way latency of a cache line between a host's and an adapter's processor, nanoseconds: minimum, median and
     /// maximum over the samples.
@@ -64,7 +64,7 @@ pub struct Guest {
     pub memory_mib: u64,
     /// Time from the guest's start to its first answer, seconds.
     pub boot_s: f64,
-    /// Description of the method of switching offloads.
+    /// Description of how offloads are switched.
     pub switched: String,
 }
 
@@ -88,7 +88,7 @@ pub struct Settings {
 pub struct Experiment {
     /// Short name, as used with `--only`.
     pub name: String,
-    /// The question, in one sentence.
+    /// The question that the experiment answers, in one sentence.
     pub question: String,
     /// Numbers of the published claims that the experiment tests.
     pub claims: Vec<String>,
@@ -112,17 +112,17 @@ pub struct Experiment {
 pub struct Judgement {
     /// The comparison. The bound applies to the ratio of the comparison.
     pub verdict: Verdict,
-    /// Upper bound of the ratio.
+    /// Upper bound of the ratio; `None` for no upper bound.
     pub at_most: Option<f64>,
-    /// Lower bound of the ratio.
+    /// Lower bound of the ratio; `None` for no lower bound.
     pub at_least: Option<f64>,
     /// `true` if the measured ratio meets the bound.
     pub is_met: bool,
 }
 
 impl Judgement {
-    /// Returns whether the result is certain: the whole confidence interval meets the bound, or the whole interval
-    /// misses it.
+    /// Returns whether the result is certain: either the whole confidence interval meets the bound, or no value in the
+    /// interval meets the bound.
     pub fn is_sure(&self) -> bool {
         let [low, high] = self.verdict.ci95;
         let keeps = |ratio: f64| {

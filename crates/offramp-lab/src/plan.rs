@@ -26,7 +26,8 @@ pub(crate) const RECEIVER: &str = "receiver";
 /// Metrics compared in addition to the main metric, unless the file lists other metrics.
 const COMPARED: [&str; 5] =
     ["throughput_bps", "transactions_per_s", "host_cpu_s_per_gb", "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
-/// Further metrics of experiments on request. These experiments study the timing of interrupts.
+/// Metrics compared in addition to [`COMPARED`] in experiments that run only on request. These experiments study the
+/// timing of interrupts.
 const COMPARED_ON_REQUEST: [&str; 4] = ["latency_p50_us", "latency_p99_us", "interrupts_per_frame", "interrupts_per_s"];
 
 /// The user's settings for all experiments.
@@ -81,7 +82,7 @@ pub struct VariantPlan {
 pub struct Plan {
     /// Short name of the experiment.
     pub name: String,
-    /// The question, in one sentence.
+    /// The question that the experiment answers, in one sentence.
     pub question: String,
     /// Description of the settings common to all variants.
     pub fixed: String,

@@ -9,7 +9,7 @@ use offramp_testbed::error::TestbedError;
 /// Runs one experiment: `repeats` rounds with one sample per variant. Every second round visits the variants in reverse
 /// order, so that drift favours no variant.
 ///
-/// `on_sample` is called before each sample, with the round, the turn in the round, and the variant.
+/// `on_sample` is called before each sample, with the round, the position of the sample in the round, and the variant.
 ///
 /// # Errors
 /// Returns an error if a sample fails, or if the run is stopped.
@@ -28,8 +28,8 @@ pub fn run(
 /// Runs several experiments interleaved: each round has one sample of every variant of every experiment. Drift over
 /// minutes, such as in a virtual machine's speed, then affects all experiments alike.
 ///
-/// `on_sample` is called before each sample, with the index of the experiment, the round, the turn in the round, and
-/// the variant.
+/// `on_sample` is called before each sample. The arguments are the index of the experiment, the round, the position of
+/// the sample in the round, and the variant.
 ///
 /// # Errors
 /// Returns an error if a sample fails, or if the run is stopped.
@@ -130,7 +130,7 @@ fn best<'a>(variants: &'a [Variant], names: &[String], bound: &Bound) -> Option<
     best.map(|(variant, _)| variant)
 }
 
-/// Returns the caveats of a result.
+/// Returns the caveats of an experiment's result.
 fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     let mut notes = Vec::new();
     // If only the server is measured, the other host's time counts neither for the hosts nor for the adapters.
@@ -148,7 +148,7 @@ fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     notes
 }
 
-/// Minimum unaccounted share of one processor at which a note is added.
+/// Minimum unaccounted processor time at which a note is added, as a share of one processor.
 const UNACCOUNTED_SHARE_NOTED: f64 = 0.1;
 
 /// Returns the machine's processor time not attributed to hosts or adapters, as a share of one processor.

@@ -63,7 +63,7 @@ named_costs! {
         /// Costs of a receive-only host. `None` if the system cannot move the receive work of a host to the host's
         /// processor, or has no second processor.
         receiver: ReceiverCosts,
-        /// Waits of a request in addition to work; `None` if not measured.
+        /// Waits of a request in addition to the time of its work; `None` if not measured.
         waits: Waits,
     }
 }
@@ -120,9 +120,9 @@ impl Costs {
         Ok(Self { waits: Waits::learn(samples, costs.round_trip_ns(&GIGABIT)), ..costs })
     }
 
-    /// Returns the hand-overs per segment. A saturated link and other cases have separate measurements. On a saturated
-    /// link, sends in excess of full super-frames are acknowledgements. LSO does not change the number of
-    /// acknowledgements.
+    /// Returns the hand-overs per segment. The lengths of sends and receives on a saturated link are measured
+    /// separately. On a saturated link, sends in excess of full super-frames are acknowledgements. LSO does not change
+    /// the number of acknowledgements.
     pub(super) fn hand_overs(&self, setup: &Setup) -> HandOvers {
         let one = self.frames_per_segment;
         let paced_acks = (setup.mss / self.paced_sent_len - setup.mss / CHUNK_LEN_MAX).max(0.0);
@@ -139,13 +139,14 @@ impl Costs {
         }
     }
 
-    /// Returns the work and delay of a small request and its response, as charged by the model.
+    /// Returns the time of the work and the delay of a small request and its response, as charged by the model,
+    /// nanoseconds.
     pub(super) fn round_trip_ns(&self, setup: &Setup) -> f64 {
         let received_ns = self.receiver.map_or(0.0, |of| of.hand_over_ns);
         2.0 * LINK_DELAY_NS + received_ns + self.send_ns * self.frames_per_segment + self.engine_ns(setup)
     }
 
-    /// Returns the processor time per segment of the adapters and of the host that sends to `receiver`.
+    /// Returns the processor time per segment of the adapters and of the host that sends to `receiver`, nanoseconds.
     pub(super) fn peer_ns(&self, receiver: &ReceiverCosts, setup: &Setup) -> f64 {
         let spared = if setup.host_checksums_received { self.adapter_checksum_received_ns } else { 0.0 };
         // Hand-overs between the receiving host and the adapters, in both directions.
@@ -156,7 +157,7 @@ impl Costs {
             + receiver.peer_hand_over_ns * hand_overs
     }
 
-    /// Returns the processor time of the adapters per segment.
+    /// Returns the processor time of the adapters per segment, nanoseconds.
     pub(super) fn engine_ns(&self, setup: &Setup) -> f64 {
         let pieces = self.hand_overs(setup);
         let sums = [
@@ -181,13 +182,13 @@ impl SwitchedChecksum {
         Ok(Self { by_hosts: samples.get((experiment, "off"))?, by_adapters: samples.get((experiment, "on"))? })
     }
 
-    /// Returns the cost of the checksum to the hosts, per byte.
+    /// Returns the cost of the checksum to the hosts, nanoseconds per byte.
     fn host_ns(&self) -> f64 {
         self.by_hosts.host_ns - self.by_adapters.host_ns
     }
 
-    /// Returns the cost of the checksum to the adapters, per byte. The result is bounded by `adapter_byte_ns`, which
-    /// includes all checksums.
+    /// Returns the cost of the checksum to the adapters, nanoseconds per byte. The result is bounded by
+    /// `adapter_byte_ns`, which includes all checksums.
     fn adapter_ns(&self, adapter_byte_ns: f64) -> f64 {
         (self.by_adapters.adapter_ns - self.by_hosts.adapter_ns).clamp(0.0, adapter_byte_ns / CHECKSUMS)
     }

@@ -1,5 +1,5 @@
-//! The lab's experiments for calibration. The costs are derived from some experiments, and the other experiments are
-//! predicted.
+//! The lab's experiments for calibration. The costs are derived from some experiments, and the model predicts the other
+//! experiments.
 
 use super::setup::Setup;
 use crate::plan::{Plan, RECEIVER, Settings, VariantPlan};
@@ -37,7 +37,8 @@ pub(super) const PREDICTED: [((&str, &str), Setup); 6] = [
     (("all", "checksums only"), Setup::BARE),
     (("all", "none"), Setup { host_checksums_sent: true, host_checksums_received: true, ..Setup::BARE }),
     (("all", "all"), Setup::ALL_ON),
-    // With single frames, the adapters' thread hardly sleeps, because the link sends the next frame after 12 us.
+    // With single frames instead of super-frames, the adapters' thread hardly sleeps, because the link sends the next
+    // frame after 12 us.
     (("lso-1g", "off"), Setup { lso: false, is_gigabit: true, ..Setup::ALL_ON }),
     (("lso-1g", "on"), Setup { is_gigabit: true, adapters_sleep: true, ..Setup::ALL_ON }),
 ];
@@ -60,8 +61,8 @@ const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];
 /// Maximum wait of a first frame in the lab's variant "50 us or 32", microseconds.
 const COALESCED_US: f64 = 50.0;
 
-/// The moderation of a variant, in the lab and in the model. The model has the parameter `adapter.moderation`, and the
-/// wait of a first frame.
+/// The moderation of a variant of the lab, and the corresponding settings of the model: the word of
+/// `adapter.moderation`, and the maximum wait of a first frame.
 pub(super) struct Moderated {
     pub(super) of: (&'static str, &'static str),
     pub(super) moderation: &'static str,
@@ -72,8 +73,9 @@ const fn moderated(of: (&'static str, &'static str), moderation: &'static str, w
     Moderated { of, moderation, wait_us }
 }
 
-/// Predicted variants. Bulk data with the e1000's rule are not predicted, because the rule has two stable interrupt
-/// rates at 1 Gbit/s. The rate is 20,000 interrupts per second at the start, and 4000 once an interrupt is 80 us late.
+/// Predicted variants. Bulk data with the e1000's moderation rule are not predicted, because the rule has two stable
+/// interrupt rates at 1 Gbit/s. The rate is 20,000 interrupts per second at the start. Once an interrupt is 80 us late,
+/// the rate is 4000 interrupts per second.
 pub(super) const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
     moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
     moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),

@@ -27,23 +27,23 @@ pub struct Prediction {
     pub experiment: &'static str,
     /// Name of the variant.
     pub variant: &'static str,
-    /// Payload rate, Gbit/s: predicted, and measured.
+    /// Predicted and measured payload rate, Gbit/s.
     pub gbit_per_s: [f64; 2],
-    /// Processor time of the hosts per 10^9 bytes, seconds: predicted, and measured.
+    /// Predicted and measured processor time of the hosts per 10^9 bytes, seconds.
     pub host_cpu_s_per_gb: [f64; 2],
-    /// Minimum and maximum of the true processor time, seconds per 10^9 bytes. The values differ if a hypervisor took
-    /// time.
+    /// Minimum and maximum of the true processor time, seconds per 10^9 bytes. Minimum and maximum differ if a
+    /// hypervisor took processor time.
     pub measured_range_s_per_gb: [f64; 2],
 }
 
-/// The comparison of a prediction with its targets.
+/// The comparison of a prediction with the targets for throughput and processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Both targets are met.
+    /// The throughput and the processor time meet their targets.
     Met,
-    /// A target is missed.
+    /// The throughput or the processor time misses its target.
     Missed,
-    /// Undecided: the measurement is too uncertain, because a hypervisor took time.
+    /// Undecided: the measurement of the processor time is too uncertain, because a hypervisor took processor time.
     Open,
 }
 
@@ -60,8 +60,9 @@ impl Prediction {
         error_percent(self.host_cpu_s_per_gb)
     }
 
-    /// Compares the prediction with both targets. For processor time, the verdict is met if the whole measured range
-    /// meets the target. The verdict is open if only a part of the range meets the target.
+    /// Compares the prediction with both targets. The processor time meets its target if the whole measured range is
+    /// within the target. The verdict is [`Verdict::Open`] if the throughput meets its target, but only a part of the
+    /// range is within the target for processor time.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let [predicted, _] = self.host_cpu_s_per_gb;

@@ -1,4 +1,4 @@
-//! Predictions of latencies and interrupts for other moderation, from the waits derived from round trips.
+//! Predictions of latencies and interrupts under other moderation policies, from the waits derived from round trips.
 
 use std::fmt::Write as _;
 
@@ -50,8 +50,8 @@ impl Figure {
     }
 }
 
-/// Predicts latencies and interrupts of the variants from which no wait was derived, with the profile in a file.
-/// Without waits, the result is empty.
+/// Predicts latencies and interrupts of the variants from which no wait was derived, with the profile in a file. The
+/// result is empty if `calibration` has no waits.
 ///
 /// # Errors
 /// Returns an error if the profile is invalid, a run of the model fails, or an experiment is missing.
@@ -100,7 +100,7 @@ fn set_up(base: &Profile, moderated: &Moderated, waits: &Waits) -> Result<Profil
             ("adapter.interrupt_rate", format!("{:.0}interrupt/s", 1e6 / (gap_us + timer_us))),
         ])?;
     }
-    // The peer's adapter also moderates interrupts. Its delay is part of the model's service time.
+    // The peer's adapter also moderates interrupts. The delay by this moderation is part of the model's service time.
     let peer_us = if moderated.wait_us > 0.0 { moderated.wait_us + timer_us } else { 0.0 };
     profile.set_all([
         ("link.rate", format!("{GIGABIT_BPS}bit/s")),

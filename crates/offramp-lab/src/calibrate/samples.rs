@@ -5,10 +5,10 @@ use super::target::CPU_PERCENT;
 use super::units::NANOSECONDS_PER_SECOND;
 use crate::model::{Experiment, Sample};
 
-/// Maximum uncertainty of a sample's host time, as a share of the host time. Time taken by a hypervisor makes host time
-/// uncertain. The limit is half of a prediction's maximum error.
+/// Maximum uncertainty of a sample's host time, as a share of the host time. If a hypervisor takes processor time, the
+/// host time is uncertain. The maximum uncertainty is half of the maximum error of a prediction.
 const OPEN_SHARE_MAX: f64 = CPU_PERCENT / 2.0 / 100.0;
-/// Share of the values omitted from the mean at each end, percent.
+/// Share of the values that the trimmed mean omits at each end, percent.
 const TRIMMED_PERCENT: usize = 10;
 
 /// The samples of a run.
@@ -98,9 +98,9 @@ impl PerByte {
 /// Returns the mean without the smallest and the largest [`TRIMMED_PERCENT`] percent of the values. `None` if no value
 /// remains.
 ///
-/// On a virtual machine, the samples of a variant fall into two groups, and one group can cost twice as much as the
-/// other. The reason is unknown. A median would fall into one of the groups by chance, and differ between experiments.
-/// Means are additive: the mean of a sum is the sum of the means.
+/// On a virtual machine, the samples of a variant fall into two groups, and the cost in one group can be twice the cost
+/// in the other group. The reason is unknown. A median would fall into one of the groups by chance, and differ between
+/// experiments. Means are additive: the mean of a sum is the sum of the means.
 fn trimmed_mean(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let trimmed = values.len() * TRIMMED_PERCENT / 100;

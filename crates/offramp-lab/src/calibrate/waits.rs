@@ -12,9 +12,9 @@ named_costs! {
     Waits {
         /// Minimum time until the processes at both ends run, nanoseconds.
         wake_up_ns: WAKE_UP = "both ends, ns/request until processes run",
-        /// Mean of the additional, exponentially distributed time, nanoseconds.
+        /// Mean of the exponentially distributed time in addition to `wake_up_ns`, nanoseconds.
         wake_up_tail_ns: WAKE_UP_TAIL = "both ends, ns/request on top, mean",
-        /// Time from a due interrupt until the adapters' thread detects it, nanoseconds.
+        /// Time from the moment when an interrupt is due until the adapters' thread detects the interrupt, nanoseconds.
         timer_ns: TIMER = "adapters, ns until a timer is noticed",
     }
 }

@@ -51,7 +51,7 @@ impl Traffic {
 pub(super) struct VariantPlan {
     /// Short name: the difference from other variants.
     pub name: &'static str,
-    /// Settings that the variant switches.
+    /// Settings that the variant changes.
     pub change: Change,
 }
 
@@ -60,11 +60,11 @@ pub(super) struct VariantPlan {
 pub(super) struct Plan {
     /// Short name, as used with `--only`.
     pub name: &'static str,
-    /// The question, in one sentence.
+    /// The question that the experiment answers, in one sentence.
     pub question: &'static str,
     /// Traffic of the experiment.
     pub traffic: Traffic,
-    /// Switched features: those of the experiment that the interface can change.
+    /// Features of the experiment that the interface can switch.
     pub features: Vec<&'static str>,
     /// Variants. The first variant is the base.
     pub variants: Vec<VariantPlan>,
@@ -118,8 +118,8 @@ pub fn experiments() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the experiments possible on an interface. `changeable` tells whether a feature can be switched.
-/// `has_gso_limit` tells whether the host's segmentation limit can be set. `only` names experiments or features; empty
-/// for all.
+/// `has_gso_limit` tells whether the host's segmentation limit can be set. `only` names experiments or features; an
+/// empty list selects all experiments.
 ///
 /// # Errors
 /// Returns an error if `only` contains an unknown name, or if no experiment is possible.
@@ -192,7 +192,8 @@ fn variant(name: &'static str, parts: &[(&[&'static str], bool)]) -> VariantPlan
     VariantPlan { name, change: Change { features, gso_segs_max: None } }
 }
 
-/// Limits the host to single frames. [`host_gso_note`] explains why switching the feature is not enough.
+/// Limits the host to single frames. [`host_gso_note`] explains why switching off the segmentation feature is not
+/// enough.
 fn without_host_gso(mut variant: VariantPlan, has_gso_limit: bool) -> VariantPlan {
     variant.change.gso_segs_max = has_gso_limit.then_some(GSO_ONE_FRAME);
     variant

@@ -21,7 +21,7 @@ use offramp_testbed::traffic::{
 
 /// Payload of a datagram, bytes. The datagram fits an Ethernet frame over IPv6, even in a tunnel.
 const DATAGRAM_BYTES: u32 = 1400;
-/// Number of datagrams per UDP super-frame, just below 64 KiB in total.
+/// Number of datagrams per UDP super-frame. The super-frame is just shorter than 64 KiB.
 const DATAGRAMS: u32 = 44;
 /// Maximum duration of a round-trip test, seconds. The test is never longer than a sample.
 const RTT_SECONDS_MAX: f64 = 0.5;
@@ -33,7 +33,7 @@ const PROBE_SECONDS_MAX: f64 = 0.2;
 const PROBE_WARMUP_USECS: u64 = 20_000;
 /// Maximum time until a link is up again after a change, because some drivers reset the adapter.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
-/// Pause between two attempts, and between two reads of lagging counters.
+/// Pause between two attempts to reach the peer, and between two reads of lagging counters.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum lag of an interface's counters. Some drivers read the adapter's counters once per second.
 const COUNTER_LAG_MAX: Duration = Duration::from_secs(3);
@@ -85,7 +85,7 @@ pub(super) fn other_work() -> Result<f64, TestbedError> {
     Ok(if all_s > 0.0 { busy_s(&processors, elapsed_s) / all_s } else { 0.0 })
 }
 
-/// Readings at the start or the end of the measured window.
+/// The time, and the times of all processors, at the start or the end of the measured window.
 struct Reading {
     at: Instant,
     processors: CpuTimes,
@@ -250,7 +250,7 @@ fn usecs(seconds: f64) -> Amount {
     Amount::Usecs((seconds * MICROSECONDS) as u64)
 }
 
-/// Returns a sample with this machine's figures. Lost datagrams are those of the measured direction.
+/// Returns a sample with this machine's figures. Lost datagrams are counted in the measured direction only.
 fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) -> Result<Sample, TestbedError> {
     let flow: Option<&Flow> = if traffic.sends() { report.send.as_ref() } else { report.receive.as_ref() };
     let flow = flow.ok_or_else(|| TestbedError::Traffic("the report lacks the requested direction".to_owned()))?;

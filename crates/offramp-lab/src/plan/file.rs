@@ -36,7 +36,7 @@ use toml::Spanned;
 const VARIANTS_MAX: usize = 32;
 /// Maximum length of the name of an experiment or a variant, in characters: the width of a column in the terminal.
 const NAME_LETTERS_MAX: usize = 40;
-/// Maximum length of other texts, in characters.
+/// Maximum length of a text other than a name, in characters.
 const TEXT_LETTERS_MAX: usize = 1000;
 /// Maximum value of `seconds_min`.
 const SECONDS_MIN_MAX: f64 = 60.0;
@@ -53,12 +53,12 @@ const SYSCTLS: &str = "net.";
 pub struct Bound {
     /// Name of the metric.
     pub metric: String,
-    /// Upper bound of the ratio. The best variant is the one with the lowest value.
+    /// Upper bound of the ratio. The best variant is the variant with the lowest value.
     pub at_most: Option<f64>,
-    /// Lower bound of the ratio. The best variant is the one with the highest value.
+    /// Lower bound of the ratio. The best variant is the variant with the highest value.
     pub at_least: Option<f64>,
-    /// Names of the variants among which the best is the base; empty for all variants. `None` if the first variant is
-    /// the base.
+    /// Names of the variants among which the best variant is the base; empty for all variants. `None` if the first
+    /// variant is the base.
     pub best_of: Option<Vec<String>>,
 }
 

@@ -8,7 +8,7 @@ const SPAN_MIN: f64 = 4.0;
 const SPAN_MARGIN: f64 = 1.25;
 /// Maximum number of gaps between the ticks of a linear axis.
 const TICK_GAPS_MAX: f64 = 5.0;
-/// Maximum number of ticks on a logarithmic axis. If exceeded, only powers of ten remain.
+/// Maximum number of ticks on a logarithmic axis. If the axis would have more ticks, only powers of ten are shown.
 const LOG_TICKS_MAX: usize = 9;
 
 /// A tick with its position.

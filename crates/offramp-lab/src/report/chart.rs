@@ -64,7 +64,8 @@ const FOREST_WIDTH: f64 = 180.0;
 const FOREST_MARGIN: f64 = 14.0;
 /// Minimum end of the scale: the scale covers at least 1/2 to 2.
 const FOREST_RATIO_MIN: f64 = 2.0;
-/// Maximum end of the scale: the scale covers at most 1/64 to 64. A ratio outside is drawn at the end.
+/// Maximum end of the scale: the scale covers at most 1/64 to 64. A ratio outside the scale is drawn at the end of the
+/// scale.
 const FOREST_RATIO_MAX: f64 = 64.0;
 
 /// The common scale of the summary's ratios. The scale is logarithmic, with 1 in the middle.

@@ -1,4 +1,4 @@
-//! Published claims, compared with the measurements of a run. One rule applies to every claim of every experiment.
+//! Published claims, compared with the measurements of a run. The same rule compares every claim of every experiment.
 
 use super::limit::limited_by;
 use super::numbers::{SLOW_BPS, gbit, mbit, or_dash};
@@ -92,7 +92,7 @@ impl Measured {
         format!("{noun} {base} → {variant}{unit}{}", ratio.unwrap_or_default())
     }
 
-    /// Returns the function that formats a value, and the unit unless the noun contains it.
+    /// Returns the function that formats a value, and the unit unless the noun contains the unit.
     fn number_and_unit(&self) -> (fn(f64) -> String, &'static str) {
         let fastest = self.medians().into_iter().flatten().fold(0.0, f64::max);
         match unit(self.metric.name) {

@@ -73,7 +73,7 @@ struct Section {
 #[derive(Serialize)]
 struct JudgementRow {
     variant: String,
-    /// Name of the variant that the bound is relative to.
+    /// Name of the base variant of the bound.
     of: String,
     measured: String,
     interval: String,

@@ -1,4 +1,5 @@
-//! The limit of each variant and the change in work, derived from the samples. One rule applies to every experiment.
+//! The limit of each variant and the change in work, derived from the samples. The same rule applies to every
+//! experiment.
 
 use super::numbers::{self, count, cpu_seconds, percent};
 use crate::model::{Experiment, Machine, Variant};
@@ -67,7 +68,7 @@ pub fn limited_by(base: &Variant, variant: &Variant, machine: &Machine) -> Optio
 /// Explains the figures of an experiment in sentences: the limit of each variant, the change in work, and losses.
 pub fn reading(experiment: &Experiment, machine: &Machine) -> Vec<String> {
     let limits = limits(experiment, machine);
-    // With a guest, the other host does a part of the work that is not measured.
+    // With a guest, the other host does a part of the work, and this part is not measured.
     let work = if machine.guest.is_none() { where_the_work_went(experiment) } else { None };
     limits.into_iter().chain(work).chain(losses(experiment)).collect()
 }

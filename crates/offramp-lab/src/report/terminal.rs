@@ -14,7 +14,7 @@ use offramp_model::claims::Live;
 pub const WIDTH: usize = 120;
 /// Minimum width of the column of names in a table.
 const NAME_WIDTH_MIN: usize = 8;
-/// Maximum length of a name that is never shortened. Columns of figures are dropped instead.
+/// Maximum length of a name that is never shortened. If there is no room for the name, columns of figures are dropped.
 const NAME_WIDTH_KEPT: usize = 24;
 /// Separator between two columns.
 const GAP: &str = "  ";

@@ -1,7 +1,7 @@
 //! The trade-off of interrupt moderation: interrupts saved by a policy, and the cost in latency or processor time.
 //!
 //! Each load has a panel, and each policy is a labelled point. Labels identify the policies. Colours only highlight the
-//! adapter without moderation, and the judged policy.
+//! adapter without moderation, and the policy to which the main verdict applies (the judged policy).
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::model::{Experiment, Variant};
 
 /// Prefix of the names of the moderation experiments.
 const LOADS: &str = "moderation-";
-/// Index of the judged variant.
+/// Index of the variant with the judged policy.
 const JUDGED: usize = 1;
 /// Size of a panel, in units of the SVG view box.
 const WIDTH: f64 = 460.0;

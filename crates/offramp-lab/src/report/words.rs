@@ -102,7 +102,8 @@ pub fn noun(metric_name: &str) -> &str {
 /// halving from no change.
 const TOO_NOISY_FROM: f64 = 2.0;
 
-/// Minimum relative difference. A smaller difference is displayed as 1.000, and is irrelevant even if significant.
+/// Minimum relative difference of a finding. A smaller difference is displayed as a ratio of 1.000, and is irrelevant
+/// even if significant.
 const DIFFERENCE_MIN: f64 = 0.0005;
 
 /// The interpretation of a verdict.

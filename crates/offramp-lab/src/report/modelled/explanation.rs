@@ -17,7 +17,7 @@ fn is_rest(name: &str) -> bool {
     RESTS.iter().any(|rest| name.starts_with(rest))
 }
 
-/// A resource, with the parts of its time.
+/// A resource, with its activities and its idle time.
 struct TakenUp<'a> {
     name: String,
     parts: &'a [Part],
@@ -33,8 +33,8 @@ impl TakenUp<'_> {
     }
 }
 
-/// Returns the link, the bus if limited, and the processors. Several processors are listed together, and then
-/// individually.
+/// Returns the link, the bus if the bus has limits, and the processors. Several processors are listed first together,
+/// and then individually.
 fn taken_up(explanation: &Explanation) -> Vec<TakenUp<'_>> {
     let one = |name: String, parts| TakenUp { name, parts, count: 1 };
     let mut all = vec![one("the line".to_owned(), &explanation.line[..])];
@@ -276,7 +276,7 @@ mod tests {
             assert!((sum(bar) / explanation.us_between_frames - 1.0).abs() < 0.01, "{}: {} us", bar.name, sum(bar));
             let worked: f64 = bar.parts.iter().filter(|part| !part.is_rest).map(|part| part.value).sum();
             let busy_percent = 100.0 * worked / explanation.us_between_frames;
-            // Work is counted when it starts, and processor time as it elapses.
+            // Work is counted when the work starts, and processor time as the time elapses.
             assert!((busy_percent - load.busy_percent).abs() < 1.0, "{}: {busy_percent} %", bar.name);
             assert_eq!(bar.figure, format!("{} %", number(busy_percent)));
             for part in bar.parts.iter().filter(|part| !part.is_rest) {

@@ -40,7 +40,7 @@ pub fn page(sweep: &Sweep, rows: &[Row], command: &str) -> Result<Document, Swee
 }
 
 fn section(sweep: &Sweep, columns: &[Column], axis: usize) -> Section {
-    // The first column is the index of the point. The parameters follow.
+    // The first column is the index of the point. The columns of the parameters follow.
     let x = &columns[1 + axis];
     let drawn = METRICS.iter().filter(|metric| DRAWN.contains(&metric.name));
     let figures = drawn.filter_map(|metric| {
