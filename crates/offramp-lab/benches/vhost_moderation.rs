@@ -31,9 +31,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use vhost_common::{Rig, RigConfig};
 
-/// Number of rounds. A round has a sample of every policy, and the report shows medians. A p99 depends on eight late
-/// requests, and the machine sometimes pauses for a millisecond. With half as many rounds, the ratio of p99 would be
-/// known to within a half at best.
+/// Number of rounds. A round has a sample of every policy, and the report shows the median of each figure. The p99 of a
+/// sample depends on eight late requests, and the machine sometimes pauses for a millisecond. With half as many rounds,
+/// the ratio of two p99 would be known to within a half at best.
 const ROUNDS: usize = 60;
 const SAMPLE: Duration = Duration::from_millis(200);
 const RATE_BPS: u64 = 1_000_000_000;
@@ -78,9 +78,9 @@ struct Sample {
     frames_per_s: f64,
     calls_per_s: f64,
     calls_per_frame: f64,
-    /// Requests and responses per second: the number of calls needed if every message gets its own call.
+    /// Number of requests and responses per second: the number of calls needed if every message gets its own call.
     messages_per_s: f64,
-    /// Number of frames dropped because the late guest had no free buffer.
+    /// Number of frames dropped because the receiving guest was late and had no free buffer.
     lost: u64,
     /// Maximum delay of a frame from one guest to the other.
     delay_max: Duration,

@@ -206,7 +206,7 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// Describes where the kernel's settings deviate from the variant's settings.
+/// Describes where the kernel's settings differ from the variant's settings.
 fn effects(variant: &VariantPlan, found: &State, now: &Features) -> Vec<String> {
     let change = &variant.change;
     let mut effects: Vec<String> = change

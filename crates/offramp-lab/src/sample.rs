@@ -329,8 +329,8 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let of_hosts = match adapter_cpu_s {
         // With a guest, only host A's work counts, measured as the guest's processes.
         Some(_) if process_s.is_some() => None,
-        // Only the serving host's work counts. If the receive work of the serving host runs on other processors, its
-        // time cannot be attributed.
+        // Only the serving host's work counts. If the receive work of the serving host runs on other processors, the
+        // time of this work cannot be attributed.
         Some(_) if placement.server_cpus.is_some() => {
             let is_known = placement.has_server_alone() && hosts.has_rps();
             is_known.then(|| (worked(placement.cpus_of(false)), 0.0))

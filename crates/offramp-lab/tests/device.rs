@@ -1,5 +1,5 @@
 //! Tests `offramp lab --device` on a veth pair between two namespaces: the measurements, and the restored settings
-//! after every kind of end.
+//! however a run ends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,8 @@ use offramp_testbed::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT, ServeOptions, S
 
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 2);
-/// Names of the interface under test, of an interface that must not change, and of the interface at the other end.
+/// Names of three interfaces: the interface under test, an interface that must not change, and the interface at the
+/// peer's end of the veth pair.
 const NAMED: &str = "va";
 const BESIDE: &str = "vbeside";
 const FAR: &str = "vb";

@@ -6,8 +6,8 @@
 //!
 //! On a shared machine, or with a varying clock, the speed-up by a second thread is below 2 and varies over time. The
 //! bench therefore measures scaling in short rounds. Each round also measures the machine's limit for independent work:
-//! two concurrent single-threaded sweeps, compared with a single sweep. The difference from that limit is the loss in
-//! the sweep itself.
+//! two concurrent single-threaded sweeps, compared with a single sweep. The difference between the speed-up and this
+//! limit is the loss in the sweep itself.
 
 use offramp_model::config::Workload;
 use offramp_model::profile::Profile;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-/// Target on one core, events per second.
+/// Target speed of the model on one core, events per second.
 const EVENTS_PER_SECOND_TARGET: f64 = 5e6;
 /// A benchmark case: system, workload, settings and target.
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ struct Case {
 /// Number of runs per case. The best run is shown, because other programs on the machine only slow runs down.
 const RUNS: usize = 5;
 
-/// Target for the speed-up of a sweep with a second thread.
+/// Target for the speed-up of a sweep by a second thread.
 const SCALING_TARGET: f64 = 1.9;
 /// Sweeps for scaling: description, number of points, and simulated time per point. The warm-up adds one second. Each
 /// sweep takes about a third of a second on one thread.

@@ -25,8 +25,8 @@ pub struct IsaTransfers {
     pub cycles: u64,
     /// Recovery cycles between two port accesses. Memory accesses need no recovery.
     pub recovery_cycles: u64,
-    /// Duration of a transfer while the controller fills the same memory, relative to an uncontended transfer, parts
-    /// per million.
+    /// Duration of a transfer while the network controller writes to the same memory, relative to an uncontended
+    /// transfer, parts per million.
     pub contention_ppm: u64,
 }
 

@@ -118,7 +118,7 @@ impl Row {
     }
 }
 
-/// The table of claims.
+/// The table of claims, with the counts of its rows and numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Table {
     /// All rows, in order of cases.
@@ -131,7 +131,7 @@ pub struct Table {
     pub fitted_rows: usize,
     /// Number of rows with kind [`Kind::Chosen`].
     pub chosen_rows: usize,
-    /// Number of predicted rows.
+    /// Number of rows with kind [`Kind::Predicted`].
     pub predicted_rows: usize,
     /// Number of predicted rows with both a modelled and a published figure.
     pub predicted_figures: usize,
@@ -179,8 +179,9 @@ impl Table {
     }
 }
 
-/// Runs all cases, and repeats them at `samples` points of the intervals. `hangs_on` selects, by tag, the parameters to
-/// examine for an effect on each row. For each selected parameter, all runs of a row are repeated once.
+/// Runs all cases, and repeats the runs at `samples` points of the intervals of uncertain numbers. `hangs_on` selects,
+/// by tag, the parameters to examine for an effect on each row. For each selected parameter, all runs of a row are
+/// repeated once with a higher value of the parameter.
 ///
 /// # Errors
 /// Returns an error if a case contains an unknown name or an invalid expression.

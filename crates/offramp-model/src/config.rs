@@ -23,7 +23,8 @@ pub enum ReceiveIn {
     /// The interrupt handler reads frames one by one, until no frame is left.
     #[default]
     Interrupt,
-    /// A deferred procedure call or softirq reads frames in batches. The interrupt handler only schedules this work.
+    /// A deferred procedure call or softirq reads frames in batches. The interrupt handler only schedules this call or
+    /// softirq.
     Deferred {
         /// `true` if each batch is passed to the stack in reverse order.
         reversed: bool,
@@ -215,7 +216,7 @@ pub struct PeerConfig {
     #[serde(skip)]
     pub sender: SenderConfig,
     pub service_time: Span,
-    /// Rate of a slower link in front of the peer, bits per second; 0 for no such link.
+    /// Rate of a slower link in front of the peer, bits per second; 0 without a slower link.
     #[serde(skip)]
     pub hop_bps: u64,
     #[serde(skip)]

@@ -52,7 +52,7 @@ pub struct Explanation {
     pub processors: Vec<Vec<Part>>,
     /// Mean wait of a frame in the adapter's memory, microseconds.
     pub ring_wait_us: f64,
-    /// The limit of the run, if a resource is saturated.
+    /// Name of the saturated resource that limits the run, or a text that no resource is saturated.
     pub limit: &'static str,
 }
 

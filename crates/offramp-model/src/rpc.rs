@@ -63,7 +63,7 @@ fn handed_down(bytes: &mut [u8], headers_len: usize, offset: u16, kind: Segmenta
     Frame::new(bytes, TxMeta { checksum, segmentation })
 }
 
-/// Builds an Ethernet frame with a UDP datagram of this length, including its header. The ports are 0.
+/// Builds an Ethernet frame with a UDP datagram. The length of the datagram includes the UDP header. The ports are 0.
 fn datagram(datagram_len: usize) -> Vec<u8> {
     let mut frame = ipv4_frame(PROTOCOL_UDP, datagram_len);
     frame[TRANSPORT_AT + 4..TRANSPORT_AT + 6].copy_from_slice(&u16::try_from(datagram_len).unwrap_or(0).to_be_bytes());
@@ -202,7 +202,7 @@ pub fn datagram_frames(size: usize) -> Result<Vec<u64>, Refused> {
     fragment_lens(UDP_HEADER_LEN + size)
 }
 
-/// A slot for outstanding RPC calls, one at a time.
+/// A slot for RPC calls. At most one call of a slot is outstanding.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Call {
     /// Serial number of the call. A slot serves one call after the other.

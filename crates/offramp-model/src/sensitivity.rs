@@ -84,7 +84,7 @@ impl Factor {
         between(self.key, [self.low, self.high], !self.is_linear, place)
     }
 
-    /// Returns whether the two ends of the range differ, and both are valid in this profile.
+    /// Returns whether the two ends of the range differ, and whether both ends are valid in this profile.
     fn varies(&self, profile: &Profile) -> bool {
         let is_value = |value| profile.clone().set_base_units([(self.key, value)]).is_ok();
         self.low < self.high && is_value(self.low) && is_value(self.high)

@@ -41,8 +41,8 @@ fn every_row_that_is_modelled_keeps_to_its_target_but_for_the_known_misses() {
     assert_eq!(TABLE.is_ok(), MISSES.is_empty());
 }
 
-/// Returns whether `name`, as written in a profile, refers to this row: for example, "I7 6.7MHz" or "H1 processor
-/// without TSO".
+/// Returns whether `name`, as written in a profile, refers to this row. Examples: "I7 6.7MHz" and "H1 processor without
+/// TSO".
 fn is_named(row: &Row, name: &str) -> bool {
     let of_row = format!("{} {}", row.id, row.part);
     let rest = of_row.strip_prefix(name);
@@ -132,7 +132,8 @@ fn a_row_whose_runs_have_intervals_says_from_where_to_where_its_figure_goes() {
     let number = |text: &str| text.split(' ').next().unwrap().parse::<f64>().unwrap();
     let [low, high] = varied.interval.clone().unwrap().map(|text| number(&text));
     let at = |set: &'static str| number(row(set).modelled.as_deref().unwrap());
-    // Each eighth of the interval has a sample. Throughput increases with the bus clock, within a thousandth.
+    // Each of the eight equal parts of the interval has a sample. Throughput increases with the bus clock, within a
+    // thousandth.
     let is_within =
         |value: f64, from: &'static str, to: &'static str| value > 0.999 * at(from) && value < 1.001 * at(to);
     assert!(is_within(low, "6.7MHz", "8.4MHz") && is_within(high, "18.3MHz", "20MHz"), "{varied:?}");

@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 
-/// Settings: system, workload and parameters. Each value is a template over the drawn values.
+/// Settings of a run: system, workload and parameters. Each value is a template over the drawn values.
 type Texts = BTreeMap<String, String>;
 type Names = BTreeMap<String, Value>;
 
@@ -41,7 +41,7 @@ struct Law {
     each: BTreeMap<String, Vec<toml::Value>>,
     #[serde(default)]
     draw: BTreeMap<String, Draw>,
-    /// Values derived from the draw, evaluated in order: `name = expression`.
+    /// Values derived from the drawn values, evaluated in order, in the format `name = expression`.
     #[serde(default, rename = "let")]
     given: Vec<String>,
     #[serde(default)]
@@ -60,7 +60,7 @@ struct Law {
 #[derive(Clone, Deserialize)]
 #[serde(untagged)]
 enum Draw {
-    /// A number from the first to the second value, including both.
+    /// A whole number from the first to the second value, including both values.
     Number([i64; 2]),
     Word(Vec<String>),
 }

@@ -14,7 +14,7 @@ fn segments_per_round(variant: Variant, round_trip: Span, every: u64) -> f64 {
     let mut sender = Sender::new(config);
     let mut receiver = Receiver::new(AckPolicy { segments_per_ack: 1, mss: MSS, window });
     let mut new_segments = 0u64;
-    // The acknowledgement of a segment is received one round trip after the send.
+    // The sender receives the acknowledgement of a segment one round trip after the send.
     let mut send = |sender: &mut Sender, now: Time, arriving: &mut Vec<Segment>| {
         while let Some(segment) = sender.next(now, MSS) {
             new_segments += u64::from(!segment.is_retransmission);

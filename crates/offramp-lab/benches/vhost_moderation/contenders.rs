@@ -11,12 +11,13 @@ const FIXED_INTERRUPTS_PER_SECOND: u32 = 8000;
 pub struct Contender {
     pub name: String,
     pub moderation: ModerationConfig,
-    /// `true` if the bounds of the default apply to this contender.
+    /// `true` if the bounds of the default policy apply to this contender.
     pub is_bound: bool,
 }
 
-/// Returns the contenders: the base first, then the default, and a fixed rate. The default policy follows once more for
-/// each interrupt rate in `load_interrupts`, a comma-separated list of interrupts per second under load.
+/// Returns the contenders: the base first, then the default policy, and a policy with a fixed interrupt rate. The
+/// default policy follows once more for each interrupt rate in `load_interrupts`, a comma-separated list of interrupts
+/// per second under load.
 pub fn all(load_interrupts: &str) -> Vec<Contender> {
     let fixed = Policy::FixedGap { max_interrupts_per_second: FIXED_INTERRUPTS_PER_SECOND };
     let mut all = vec![

@@ -1,4 +1,4 @@
-//! The two guests: one guest sends and measures times, and the other answers.
+//! The two guests: one guest sends frames and measures times, and the other guest answers requests.
 
 use offramp_testkit::VnetHeader;
 use offramp_testkit::guest::{RxQueue, TxQueue};
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Interval at which the last frame of a sample is repeated, because a guest without a free buffer loses the frame.
 const END_EVERY: Duration = Duration::from_millis(10);
 
-/// Builds a frame with an EtherType that is never coalesced (IEEE 802, local experimental).
+/// Builds a frame with an `EtherType` that is never coalesced (IEEE 802, local experimental).
 fn frame(len: usize, kind: u8) -> Vec<u8> {
     let mut frame = vec![0; len];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0x0b, 1, 2, 0, 0, 0, 0x0a, 1]);

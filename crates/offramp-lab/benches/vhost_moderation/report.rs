@@ -1,4 +1,4 @@
-//! The results of the samples, compared with the bounds of the default.
+//! The results of the samples, compared with the bounds of the default policy.
 
 use super::contenders::{Contender, FIXED, OFF};
 use super::{Load, Sample, Samples};
@@ -6,7 +6,7 @@ use super::{Load, Sample, Samples};
 /// Half the width of a median's 95 % interval, in ranks, divided by the square root of the number of values.
 const INTERVAL_95: f64 = 0.98;
 
-/// Reads a figure of a sample.
+/// Returns one figure of a sample.
 type Column = fn(&Sample) -> f64;
 
 const COLUMNS: [(&str, Column); 5] = [
@@ -40,7 +40,7 @@ impl Limit {
     }
 }
 
-/// Returns the bounds of the default: the name of the column, the contender to compare with, and the limit.
+/// Returns the bounds of the default policy: the name of the column, the contender to compare with, and the limit.
 fn bounds(load: Load) -> Vec<(&'static str, &'static str, Limit)> {
     match load {
         Load::Requests => vec![("p50 us", OFF, Limit::AtMost(1.05)), ("p99 us", OFF, Limit::AtMost(1.1))],
@@ -106,7 +106,7 @@ fn print_losses(contenders: &[Contender], samples: &Samples) {
     }
 }
 
-/// Returns the ratio per round.
+/// Returns the ratio of `of` to `base` in a column, for each round.
 fn ratios(of: &[Sample], base: &[Sample], column: Column) -> impl Iterator<Item = f64> {
     of.iter().zip(base).map(move |(sample, base)| column(sample) / column(base))
 }

@@ -53,9 +53,11 @@ const SYSCTLS: &str = "net.";
 pub struct Bound {
     /// Name of the metric.
     pub metric: String,
-    /// Upper bound of the ratio. The best variant is the variant with the lowest value.
+    /// Upper bound of the ratio. With an upper bound, the best variant of `best_of` is the variant with the lowest
+    /// value.
     pub at_most: Option<f64>,
-    /// Lower bound of the ratio. The best variant is the variant with the highest value.
+    /// Lower bound of the ratio. With a lower bound, the best variant of `best_of` is the variant with the highest
+    /// value.
     pub at_least: Option<f64>,
     /// Names of the variants among which the best variant is the base; empty for all variants. `None` if the first
     /// variant is the base.
@@ -96,7 +98,8 @@ struct File<S: Default> {
 #[serde(deny_unknown_fields)]
 struct Variant<S: Default> {
     name: Spanned<String>,
-    /// `true` if the variant is omitted with an emulated guest.
+    /// `true` to omit the variant for a guest under QEMU. For a guest under User Mode Linux, and without a guest, the
+    /// variant runs.
     #[serde(default)]
     uml_only: bool,
     /// Capability that the guest's driver must have.
@@ -303,8 +306,8 @@ impl Experiment {
     }
 
     /// Builds the plan for a guest with this accelerator and driver. `None` if the experiment is not possible with a
-    /// guest. An emulated guest runs fewer variants. If the adapter follows the guest's driver, the plan's description
-    /// adds the driver's settings.
+    /// guest. For a guest under QEMU, the variants with `uml_only` are omitted. If the adapter follows the guest's
+    /// driver, the plan's description adds the driver's settings.
     ///
     /// # Errors
     /// Fails like [`Experiment::plan`].

@@ -9,7 +9,7 @@ use crate::model::{Experiment, LabReport, Machine, Variant, Verdict};
 use offramp_model::claims::{self, Case, Comparison, Live, LiveFigure};
 use offramp_testbed::stats::Spread;
 
-/// Explanation of the figures next to a claim.
+/// Explanation of the figures shown with a claim.
 pub const READING: &str = "A published range is for the first named metric; without a published number, the range \
      follows from the wording. Saved host CPU becomes throughput only where the hosts' processor is the limit.";
 
@@ -17,7 +17,7 @@ pub const READING: &str = "A published range is for the first named metric; with
 pub struct Row {
     /// The published claim.
     pub claim: &'static Case,
-    /// Result of the lab.
+    /// Result of the lab for the claim.
     pub live: Live,
 }
 
@@ -158,8 +158,9 @@ fn outside([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Option<&'static str> 
     (low > to).then_some("higher here")
 }
 
-/// Compares a measured interval with a published range. An interval inside the published range agrees. A narrow
-/// interval that contains the whole range also agrees. If a change was published, the interval must also exclude 1.
+/// Compares a measured interval with a published range. An interval inside the published range agrees with the range. A
+/// narrow interval that contains the whole range also agrees. If the published range does not extend to both sides of
+/// 1, the interval must also exclude 1.
 fn compared(here: [f64; 2], published: [f64; 2]) -> &'static str {
     let ([low, high], [from, to]) = (here, published);
     let is_narrow = high <= NOISE_FROM * low;

@@ -16,24 +16,25 @@ use super::{PPM, Transfer, Transfers};
 use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
 use serde::Deserialize;
 
-/// Overhead of a memory read or write with a 64-bit address, bytes: sequence number, LCRC and framing 8, header 16 (PCI
-/// Express Base Specification 3.0, 2.2, 3.6, 4.2.2).
+/// Overhead of a memory read or write with a 64-bit address, bytes: 8 for sequence number, LCRC and framing, and 16 for
+/// the header (PCI Express Base Specification 3.0, 2.2, 3.6, 4.2.2).
 const REQUEST_HEADER_LEN: u64 = 24;
-/// Overhead of a completion, bytes: sequence number, LCRC and framing 8, header 12.
+/// Overhead of a completion, bytes: 8 for sequence number, LCRC and framing, and 12 for the header.
 const COMPLETION_HEADER_LEN: u64 = 20;
 /// Optional end-to-end CRC of a packet, bytes (2.7).
 const ECRC_LEN: u64 = 4;
-/// Length of an acknowledgement or a credit update on the link, bytes: 6 and the framing (3.5).
+/// Length of an acknowledgement or a credit update on the link, including 2 bytes of framing, bytes (3.5).
 const DLLP_LEN: f64 = 8.0;
 /// Length of a skip ordered set, and the interval between two skip ordered sets, symbols (4.2.7).
 const SKIP_LEN: f64 = 4.0;
 const SKIP_INTERVAL: f64 = 1538.0;
-/// Header and framing of a transaction layer packet in the formula for the acknowledgement limit, bytes (3.5.3.1).
+/// Length of header and framing of a transaction layer packet in the formula for the acknowledgement limit, bytes
+/// (3.5.3.1).
 const ACK_FORMULA_OVERHEAD: f64 = 28.0;
 /// Length of a register, bytes.
 pub const REGISTER_LEN: u64 = 4;
 
-/// A link with the adapter and the root complex at its ends.
+/// A PCI Express link, with the adapter and the root complex at its two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the bus")]
 pub struct Pcie {
@@ -111,13 +112,14 @@ pub struct Use {
     pub down: Span,
     /// Time in the adapter's engine. The engine serves one transfer at a time.
     pub engine: Span,
-    /// Minimum time until the next transfer of the same kind, set by outstanding reads, write interval, credits or page
-    /// walkers.
+    /// Minimum time until the next transfer of the same kind, limited by outstanding reads, write interval, credits or
+    /// page walkers.
     pub interval: Span,
 }
 
 impl Use {
-    /// Returns the interval between such transfers on an otherwise idle link, and the limiting resource.
+    /// Returns the interval between back-to-back transfers with these times on an otherwise idle link, and the resource
+    /// that limits the rate.
     pub fn limit(&self) -> (Span, &'static str) {
         let bytes = self.up.max(self.down) + self.engine;
         let link = if self.up > self.down {
@@ -128,7 +130,8 @@ impl Use {
         if bytes >= self.interval { (bytes, link) } else { (self.interval, "what is under way") }
     }
 
-    /// Adds the link and engine times of two transfers, and takes the longer interval.
+    /// Returns the times of two transfers together: the sums of the link and engine times, and the longer of the two
+    /// intervals.
     #[must_use]
     pub fn beside(&self, other: &Self) -> Self {
         Self {

@@ -191,11 +191,12 @@ pub(crate) fn split(text: &str) -> (&str, &str) {
 pub struct Quantity {
     /// Value in base units; for a word, its index in the list of words.
     pub value: u64,
-    /// The interval of uncertainty, in base units, including both ends and the value. `None` if no interval was given.
+    /// The interval of uncertainty, in base units, including both ends of the interval and the value. `None` if no
+    /// interval was given.
     pub interval: Option<[u64; 2]>,
     /// The kind of evidence.
     pub tag: Tag,
-    /// The source, or the reason of an assumption.
+    /// The source of the value, or the reason of an assumption.
     pub source: String,
     /// The rows of claims for which the number was fitted or chosen.
     pub fitted_to: Vec<String>,

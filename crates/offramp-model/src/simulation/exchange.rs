@@ -377,8 +377,8 @@ impl Exchanges {
         Some(of.message)
     }
 
-    /// Returns whether the number of outstanding exchanges has grown, by more than one burst and by more than 1 /
-    /// `GROWTH_PARTS` of the exchanges due.
+    /// Returns whether the number of outstanding exchanges has grown during the measured time. The growth must exceed
+    /// one burst, and 1 / `GROWTH_PARTS` of the exchanges due.
     fn grows(&self) -> bool {
         let more = self.under_way.count.saturating_sub(self.under_way_at_start);
         more > self.config.at_once() && more * GROWTH_PARTS > self.counted.offered

@@ -33,14 +33,15 @@ pub struct Latency {
     pub under_way_at_start: u64,
     /// Number of outstanding exchanges at the end of the measured time.
     pub under_way_at_end: u64,
-    /// Mean age of the outstanding exchanges at the end, limited to the measured time, microseconds.
+    /// Mean age of the outstanding exchanges at the end of the measured time, limited to the measured time,
+    /// microseconds.
     pub under_way_at_end_us: f64,
     /// `true` if more exchanges were due than completed or lost. The queues then grow, and latencies depend on the
     /// length of the run.
     pub grows: bool,
     /// Mean number of raw frames in each queue of the host.
     pub queues: Vec<QueueMean>,
-    /// Mean latency from due time to completion, microseconds.
+    /// Mean latency of an exchange from its due time to its completion, microseconds.
     pub mean_us: f64,
     /// Median latency, microseconds.
     pub p50_us: f64,

@@ -149,7 +149,7 @@ impl Simulation {
                 let costs = [(Activity::Route, costs.route_time), (Activity::Registers, costs.register_time), bus];
                 return self.work_of_protocol(Job::Message(message), &costs);
             }
-            // A raw frame ends here: no protocol processes the frame.
+            // The exchange of a raw frame ends here, because no protocol processes the frame.
             Carrier::Frame(_) => return self.finish(message),
         };
         let sum_fs_per_byte = costs.checksum_fs_per_byte.max(costs.capture_fs_per_byte);

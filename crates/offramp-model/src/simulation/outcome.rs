@@ -189,7 +189,7 @@ growing! {
     }
 }
 
-/// The load of one processor of the host.
+/// The load of one processor of the host over the measured time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessorLoad {
     /// Utilization of the processor, percent.
@@ -201,7 +201,7 @@ pub struct ProcessorLoad {
     pub activities: [Span; Activity::COUNT],
 }
 
-/// The load of one queue pair of an adapter.
+/// The load of one queue pair of an adapter over the measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QueueLoad {
     /// Index of the adapter, from 0. Adapter 1 carries forwarded frames.

@@ -8,7 +8,8 @@ use offramp_adapter::moderation::Moderator;
 use offramp_impair::memory::Memory;
 use std::collections::VecDeque;
 
-/// A queue pair as seen by the driver. The adapter's own code decides whether a frame is stored or lost.
+/// A queue pair as seen by the driver. The adapter's own code decides whether the receive memory stores or loses a
+/// frame.
 #[derive(Debug)]
 pub(super) struct Driver {
     pub(super) memory: Memory,
@@ -49,7 +50,7 @@ pub(super) struct Driver {
     pub(super) turn: usize,
 }
 
-/// A received frame, with the segments coalesced into it.
+/// A received frame, with the segments coalesced into the frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aggregate {
     pub(super) frame: Frame,
@@ -197,7 +198,7 @@ impl Driver {
 /// The state of a queue's polling.
 #[derive(Debug, Default)]
 pub(super) struct Napi {
-    /// Number of frames found by the current poll.
+    /// Number of frames found so far by the current poll.
     pub(super) found: usize,
     /// Remaining number of polls without a frame, before interrupts are enabled.
     pub(super) deferrals_left: u64,
