@@ -46,7 +46,7 @@ const BULK_EVERY: Duration = Duration::from_nanos(FRAME_NS * BULK_TOGETHER as u6
 const FRAME_NS: u64 = 12_304;
 /// Length of requests and responses, bytes.
 const REQUEST_LEN: usize = 64;
-/// Interval between two requests in the mixed load. Bulk data then use half of the link.
+/// Interval between two requests in the mixed load. In the mixed load, bulk data use half of the link rate.
 const REQUEST_EVERY: Duration = Duration::from_micros(250);
 const RING: u16 = 1024;
 const BUFFER_LEN: usize = 2048;

@@ -31,7 +31,7 @@ const METRIC: &str = "host_cpu_s_per_gb";
 /// Metrics compared in addition to [`METRIC`].
 const OTHER_METRICS: [&str; 3] = ["throughput_bps", "rtt_p50_us", "rtt_p99_us"];
 
-/// Minimum share of processor time taken by other work at which a note is added.
+/// Minimum share of the machine's processor time taken by other work at which a note is added.
 const OTHER_WORK_NOTED: f64 = 0.1;
 
 /// Runs the matrix. `stop` ends the run after the current test. `progress` receives one line per step.

@@ -18,7 +18,7 @@ pub fn describe_device() -> Machine {
 }
 
 /// Describes this machine, and how the processor time of hosts and adapters is separated. `has_rps` tells whether the
-/// hosts' receive work can be moved to their processors ([`Rig::has_rps`](offramp_testbed::rig::Rig::has_rps)).
+/// hosts' receive work can be moved to the hosts' processors ([`Rig::has_rps`](offramp_testbed::rig::Rig::has_rps)).
 pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
     Machine {
         kernel: nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default(),

@@ -90,7 +90,8 @@ macro_rules! metrics {
                 /// See [`Variant`].
                 pub $field: Option<$measured>,
             )?)+
-            /// One-way latency of a cache line between the two processors, before and after the sample, nanoseconds.
+            /// One-way latency of a cache line between the host's and the adapter's processor, before and after the
+            /// sample, nanoseconds.
             pub line_distance_ns: Option<[f64; 2]>,
         }
 

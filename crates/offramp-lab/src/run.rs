@@ -1,4 +1,5 @@
-//! Runs experiments: takes samples of all variants in turn, and then compares them.
+//! Runs experiments: takes samples of the variants one after the other in each round, and compares the variants at the
+//! end.
 
 use crate::compare;
 use crate::model::{Experiment, Judgement, Sample, Variant, Verdict};
@@ -25,8 +26,8 @@ pub fn run(
     Ok(done.remove(0))
 }
 
-/// Runs several experiments interleaved: each round has one sample of every variant of every experiment. Drift over
-/// minutes, such as in a virtual machine's speed, then affects all experiments alike.
+/// Runs several experiments interleaved: each round has one sample of every variant of every experiment. A drift over
+/// minutes, such as in a virtual machine's speed, thus affects all experiments alike.
 ///
 /// `on_sample` is called before each sample. The arguments are the index of the experiment, the round, the position of
 /// the sample in the round, and the variant.
@@ -78,7 +79,7 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     let verdict = variants.get(1).and_then(|variant| compare::verdict(base, variant, &plan.metric));
     let mut notes = notes(plan, &variants);
     notes.extend(compare::notes(base, &variants[1..], &plan.metric));
-    // The main metric comes first, because it begins the sentence on every variant.
+    // The main metric is the first metric, because the sentence on every variant begins with the main metric.
     let further = plan.compared.iter().filter(|metric| **metric != plan.metric);
     let compared: Vec<&str> = std::iter::once(&plan.metric).chain(further).map(String::as_str).collect();
     let verdicts: Vec<Verdict> = variants[1..]

@@ -166,15 +166,15 @@ impl Bench<'_> {
         }
     }
 
-    /// Starts a server in the serving host's namespace. A guest needs no server process, because its agent always
-    /// serves.
+    /// Starts a server in the serving host's namespace. A guest needs no server process, because the guest's agent
+    /// always serves.
     fn start_server(&self, hosts: &dyn Hosts) -> Result<Option<Killed>, TestbedError> {
         let side = 1 - hosts.config().client;
         let Some(ns) = hosts.namespace(side) else { return Ok(None) };
         let mut command = Command::new(&self.program);
         command.args(["ttcp", "--serve", "--json", "--bind", &ADDRESSES[side].to_string()]);
         let mut server = spawn(command, ns, hosts.config().placement.cpus_of(false))?;
-        // The server prints its first line when it listens.
+        // The server prints its first line once the server listens for connections.
         let mut line = String::new();
         BufReader::new(output(&mut server)).read_line(&mut line)?;
         if line.is_empty() {

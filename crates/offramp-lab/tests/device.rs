@@ -246,7 +246,7 @@ fn settings_that_the_user_made_are_found_again() {
     lab.host
         .run(|| {
             ethtool::set_features(NAMED, &[("tx-tcp-segmentation", false), ("rx-gro", true)]).unwrap();
-            // TSO over IPv6 is then requested, but unavailable without checksums.
+            // Without transmit checksums, TSO over IPv6 is requested, but unavailable.
             ethtool::set_features(NAMED, &[("tx-checksum-ip-generic", false)]).unwrap();
             link::set_gso_segs_max(NAMED, 17).unwrap();
         })
@@ -265,7 +265,8 @@ fn a_run_that_is_stopped_puts_everything_back() {
     let mut switched = 0;
     let host = lab.host.try_clone().unwrap();
     let outcome = lab.run_and_hear(&lab.config(&["tso"]), &stop, &mut |line| {
-        // The progress line precedes its sample. At the second line, the first sample has already switched a feature.
+        // Each progress line is printed before the sample that the line names. At the second line, the first sample has
+        // already switched a feature.
         if line.starts_with("tso 2/") {
             switched += usize::from(host.run(|| Settings::read(NAMED)).unwrap() != named);
             stop.store(true, Ordering::Relaxed);

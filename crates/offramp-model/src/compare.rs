@@ -58,7 +58,8 @@ pub struct Comparison {
     pub joint: Option<Joint>,
 }
 
-/// Compares two runs of one workload, and their samples if given.
+/// Compares two runs of one workload. With `samples`, the comparison includes the joint spread over the intervals of
+/// uncertain numbers.
 pub fn compare(profiles: [&Profile; 2], outcomes: [&Outcome; 2], samples: Option<&Samples>) -> Comparison {
     let explanations = outcomes.map(explain);
     let metrics =

@@ -1,4 +1,4 @@
-//! A queue of future events, ordered by time. Events for the same time keep the order of scheduling.
+//! A queue of future events, ordered by time. Events for the same time are in the order of scheduling.
 
 use crate::time::Time;
 use std::cmp::Reverse;

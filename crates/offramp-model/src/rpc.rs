@@ -1,8 +1,8 @@
 //! NFS reads over UDP: the frames of a reply, and the outstanding calls. The module also builds real frames for hashing
 //! and segmentation.
 //!
-//! The reply is a real frame, and the product's own code fragments it. The model therefore needs no formula for the
-//! number and lengths of the fragments.
+//! The reply is a real frame, and the product's own code fragments the reply. The model therefore needs no formula for
+//! the number and lengths of the fragments.
 
 use crate::time::Time;
 use offramp_offload::frame::Frame;

@@ -85,9 +85,9 @@ pub struct JointFigure {
     pub second_is_higher: usize,
 }
 
-/// Runs `workload` on each of `systems` at `samples` points of their intervals, on all processors. The seed is
-/// `workload.seed` of the first system. `on_run` is called after each run. Returns `None` if no number has an interval,
-/// or if `samples` is 0.
+/// Runs `workload` on each of `systems`, on all processors, at `samples` points of the intervals of uncertain numbers.
+/// The seed is `workload.seed` of the first system. `on_run` is called after each run. Returns `None` if no number has
+/// an interval, or if `samples` is 0.
 ///
 /// # Errors
 /// Returns an error if `samples` is too large.

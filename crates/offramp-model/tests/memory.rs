@@ -20,7 +20,7 @@ fn a_run_of_fifty_times_the_time_takes_no_more_memory() {
         ("486-wd8003e", Workload::NfsRead, "20s", "1000s"),
         ("ndis-2011", Workload::TtcpReceive, "1s", "50s"),
         ("p4-e1000-pci", Workload::TtcpBoth, "40ms", "2s"),
-        // A 486 cannot forward 10000 frames per second, so its queues are full.
+        // A 486 cannot forward 10000 frames per second, so the queues of the 486 are full.
         ("486-wd8003ep", Workload::Forward, "20s", "200s"),
         ("486-wd8003ep", Workload::Source, "20s", "200s"),
     ];

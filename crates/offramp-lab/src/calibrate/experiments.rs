@@ -27,8 +27,8 @@ pub(super) const RECEIVER_UNCOALESCED: (&str, &str) = (RECEIVER, "off");
 /// Variants from which the costs of a receive-only host are derived.
 pub(super) const LEARNED_OF_RECEIVER: [(&str, &str); 3] =
     [RECEIVER_UNCOALESCED, (RECEIVER, "on"), (RECEIVER, "MTU 9000")];
-/// Factor by which samples are longer if the link is the limit. The hosts are then busy for a quarter of the time only,
-/// and the system counts busy time in ticks.
+/// Factor by which samples are longer in experiments in which the link is the limit. In these experiments, the hosts
+/// are busy for a quarter of the time only, and the system counts busy time in ticks.
 const PACED_TIMES: u64 = 4;
 
 /// Predicted experiments, with their settings.
@@ -90,7 +90,8 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
     let mut plans = crate::plan::plans(settings);
     for plan in &mut plans {
         plan.variants.retain(|variant| needed.contains(&(plan.name.as_str(), variant.name.as_str())));
-        // The moderation experiments do not contribute to the hosts' costs, so their samples stay short.
+        // The samples of the moderation experiments stay short, because these experiments do not contribute to the
+        // hosts' costs.
         let is_paced = |variant: &VariantPlan| variant.rig.rate_bps.is_some() && !plan.name.starts_with("moderation");
         for variant in plan.variants.iter_mut().filter(|variant| is_paced(variant)) {
             if let Amount::Usecs(usecs) = &mut variant.traffic.amount {

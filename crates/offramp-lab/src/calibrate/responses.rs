@@ -91,8 +91,8 @@ fn set_up(base: &Profile, moderated: &Moderated, waits: &Waits) -> Result<Profil
     let mut wait_us = moderated.wait_us.max(1.0);
     if moderated.of.0 == BULK {
         // In the lab, a super-frame crosses the link at once, and the adapters' thread sleeps until the next
-        // super-frame. No frame in between wakes the thread for a due interrupt, so every interrupt is late by the
-        // timer's wait.
+        // super-frame. No frame between two super-frames wakes the thread for a due interrupt, so every interrupt is
+        // late by the timer's wait.
         let gap_us = 1e6 / f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
         wait_us += timer_us;
         profile.set_all([

@@ -34,8 +34,8 @@ fn single_parts(experiment: &Experiment, name: &str, per_unit: f64) -> Option<Fi
     figure(metric.heading, bars.collect())
 }
 
-/// Draws the processor time per GB of each variant. Hosts and adapters are stacked if every variant separates them.
-/// Otherwise, the bars show the whole machine.
+/// Draws the processor time per GB of each variant. Hosts and adapters are stacked if every variant separates hosts and
+/// adapters. If a variant does not, the bars show the whole machine.
 pub fn processor_time(experiment: &Experiment) -> Option<Figure> {
     let apart = |variant: &Variant| {
         let parts = [("hosts", variant.host_cpu_s_per_gb?), ("adapters", variant.adapter_cpu_s_per_gb?)];

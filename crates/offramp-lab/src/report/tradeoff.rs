@@ -39,7 +39,8 @@ const MARK: f64 = 6.0;
 const LINE: f64 = 2.0;
 /// Maximum number of text lines by which a label is moved from its mark.
 const LINES_MOVED_MAX: i32 = 9;
-/// Maximum ratio at which two rates of interrupts per frame count as equal. Moderation then saves no interrupts.
+/// Maximum ratio at which two rates of interrupts per frame count as equal. If the rates are equal, moderation saves no
+/// interrupts.
 const SAME_INTERRUPTS: f64 = 1.1;
 
 /// A panel: interrupts on the horizontal axis, and cost on the vertical axis.

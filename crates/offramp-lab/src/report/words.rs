@@ -25,8 +25,8 @@ pub fn guest(guest: &Guest) -> String {
     )
 }
 
-/// TCP metrics shown only for impairments. Every TCP test measures these metrics, but they only matter with
-/// impairments.
+/// TCP metrics shown only for impairments. Every TCP test measures these metrics, but the metrics are relevant only
+/// with impairments.
 const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall_s"];
 /// Maximum stall of an undisturbed TCP connection, seconds: half of Linux' minimum retransmission timeout.
 const STALL_TOLD_S: f64 = 0.1;

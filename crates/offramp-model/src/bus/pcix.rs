@@ -40,7 +40,7 @@ pub struct PciX {
 pub struct Use {
     /// Time on the bus.
     pub bus: Span,
-    /// Time until the adapter can issue the next read, limited by its outstanding reads.
+    /// Time until the adapter can issue the next read, limited by the adapter's number of outstanding reads.
     pub engine: Span,
 }
 

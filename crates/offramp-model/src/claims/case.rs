@@ -94,7 +94,7 @@ pub struct Case {
     pub published: String,
     /// The publication, and the machine of the measurement.
     pub source: String,
-    /// Remark about the lab's measurements; empty for no remark.
+    /// Remark about the lab's measurements of the claim; empty for no remark.
     #[serde(default)]
     pub note: String,
     /// The lab's comparisons for the case; empty if the lab cannot measure the claim.

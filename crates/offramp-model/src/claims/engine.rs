@@ -1,4 +1,4 @@
-//! Evaluates the rows of cases. A run is simulated once, when an expression first uses it.
+//! Evaluates the rows of cases. A run is simulated once, when an expression first uses the run.
 
 use super::case::{Case, ONLY_RUN, Planned, RowSpec, Variation, Within, raised};
 use super::functions::environment;

@@ -11,11 +11,11 @@ pub struct Live {
     pub base: String,
     /// Name of the variant in the claim.
     pub variant: String,
-    /// The result in words. Each ratio has its interval.
+    /// The result in words. Each ratio is followed by its confidence interval.
     pub measured: String,
     /// The comparison with the published result, and the resource that limits each variant.
     pub why: String,
-    /// The figures of the result.
+    /// The figures of the result, one per metric.
     pub figures: Vec<LiveFigure>,
 }
 

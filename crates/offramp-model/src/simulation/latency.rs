@@ -36,8 +36,8 @@ pub struct Latency {
     /// Mean age of the outstanding exchanges at the end of the measured time, limited to the measured time,
     /// microseconds.
     pub under_way_at_end_us: f64,
-    /// `true` if more exchanges were due than completed or lost. The queues then grow, and latencies depend on the
-    /// length of the run.
+    /// `true` if more exchanges were due than completed or lost. In such a run, the queues grow, and latencies depend
+    /// on the length of the run.
     pub grows: bool,
     /// Mean number of raw frames in each queue of the host.
     pub queues: Vec<QueueMean>,

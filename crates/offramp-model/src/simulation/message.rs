@@ -1,4 +1,4 @@
-//! Requests, responses, datagrams and raw frames on their way through the host and the peer.
+//! The path of requests, responses, datagrams and raw frames through the host and the peer.
 
 use super::exchange::{Place, Queue, Stage};
 use super::frame::{Content, Frame, Message, PEER};
@@ -161,7 +161,7 @@ impl Simulation {
         self.work_of_protocol(Job::Message(message), &costs);
     }
 
-    /// Handles a frame after its protocol. The last frame of a message wakes the process.
+    /// Handles a frame after protocol processing. The last frame of a message wakes the process.
     pub(super) fn on_message(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
         exchanges.mark(self.now, message, Stage::Softirq);

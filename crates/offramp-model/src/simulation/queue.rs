@@ -202,7 +202,7 @@ pub(super) struct Napi {
     pub(super) found: usize,
     /// Remaining number of polls without a frame, before interrupts are enabled.
     pub(super) deferrals_left: u64,
-    /// Time at which the timer starts a poll. Interrupts can be on or off until then.
+    /// Time at which the timer starts a poll. Until this time, interrupts can be on or off.
     pub(super) timer_at: Option<Time>,
     /// `true` if interrupts are off and no poll is in progress.
     pub(super) is_waiting: bool,

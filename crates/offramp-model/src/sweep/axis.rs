@@ -120,7 +120,7 @@ fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
     if matches!(key.dimension, Dimension::Choice(_)) {
         return Err("the key takes words; list them with commas".to_owned());
     }
-    // A count consists of digits, to distinguish its slash from the slash in "Mbit/s".
+    // A count consists of digits, so that the slash before the count differs from the slash in "Mbit/s".
     let is_count = |count: &str| !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
     let (rest, count) = match rest.rsplit_once('/').filter(|(_, count)| is_count(count)) {
         Some((rest, count)) => (rest, Some(counted(count)?)),

@@ -5,7 +5,8 @@ use serde::Deserialize;
 
 /// Number of duplicate acknowledgements that indicate a loss (RFC 5681 3.2).
 const DUPLICATE_ACKS: u32 = 3;
-/// Divisor of the window: a super-frame waits until it fills this part of the window (Linux' `tcp_tso_win_divisor`).
+/// Divisor of the window: a super-frame waits until its length is the window divided by this number (Linux'
+/// `tcp_tso_win_divisor`).
 const TSO_WINDOW_PARTS: u64 = 3;
 /// Maximum number of doublings of the timeout (RFC 6298 5.5). BSD's limit `TCP_MAXRXTSHIFT` is higher.
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
@@ -185,7 +186,8 @@ impl Sender {
         Some(segment)
     }
 
-    /// Shortens a super-frame to whole segments, unless it ends the written data and no bytes are in flight.
+    /// Shortens a super-frame to whole segments. A super-frame at the end of the written data keeps its length if no
+    /// bytes are in flight.
     fn whole_segments(&self, len: u64, written: u64) -> u64 {
         let is_end = len == written && self.in_flight() == 0;
         if len > self.config.mss && !is_end { len - len % self.config.mss } else { len }
@@ -199,7 +201,8 @@ impl Sender {
         len > 0 && (is_enough || self.config.variant == Variant::GoBackN)
     }
 
-    /// Defers a super-frame until it fills a third of the window, while bytes are in flight (as in Linux).
+    /// Defers a super-frame while bytes are in flight, until the super-frame fills a third of the window or has its
+    /// maximum length (as in Linux).
     fn waits_for_more(&self, len: u64, len_max: u64) -> bool {
         let wanted = len_max.min(self.window.min(self.cwnd()) / TSO_WINDOW_PARTS);
         len_max > self.config.mss && self.in_flight() > 0 && len + self.config.mss <= wanted

@@ -30,12 +30,12 @@ pub struct Master {
     pub retry_cycles: u64,
 }
 
-/// The bus and its bridge.
+/// A PCI bus with several masters, and the bridge between the bus and host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedBus {
     /// Timing of the bus.
     pub pci: Pci,
-    /// Minimum time for which an owner keeps the bus while other masters wait, clocks.
+    /// Minimum time for which the owner of the bus can use the bus while other masters wait, clocks.
     pub latency_timer: u64,
     /// Time from the first attempt of a read until the bridge has the data, clocks.
     pub fetch_cycles: u64,
