@@ -1,10 +1,10 @@
 //! The model of PCI Express, compared with the measurements of `pcie-bench` ([`offramp_model::bus::pcie::measured`]).
 //! The data cover six hosts, reads, writes and both, with 40 sizes each, aligned and unaligned.
 //!
-//! Targets: the model's error is at most 10 % for at least 80 % of all points, and for at least 90 % of the servers'
-//! points. On each server curve, the error is at most 10 % for at least three quarters of the points. The desktop's
-//! curves have no separate target, because the desktop's rates are irregular. The rates fall with larger transfers, and
-//! double between two sizes.
+//! Targets: the model's error is at most 10 % for at least 80 % of all points, and for 90 % of the servers' points. On
+//! each server curve, the error is at most 10 % for at least three quarters of the points. The desktop's curves have no
+//! separate target, because the desktop's rates are irregular. The rates fall with larger transfers, and double between
+//! two sizes.
 
 use Transfers::{Read, Write};
 use offramp_model::bus::Transfers;

@@ -61,7 +61,7 @@ const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];
 /// Maximum wait of a first frame in the lab's variant "50 us or 32", microseconds.
 const COALESCED_US: f64 = 50.0;
 
-/// The moderation of a variant of the lab, and the corresponding settings of the model: the word of
+/// The moderation of a variant of the lab, and the corresponding settings of the model. The settings are the word of
 /// `adapter.moderation`, and the maximum wait of a first frame.
 pub(super) struct Moderated {
     pub(super) of: (&'static str, &'static str),

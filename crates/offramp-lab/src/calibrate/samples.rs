@@ -98,8 +98,8 @@ impl PerByte {
 /// Returns the mean without the smallest and the largest [`TRIMMED_PERCENT`] percent of the values. `None` if no value
 /// remains.
 ///
-/// On a virtual machine, the samples of a variant fall into two groups, and the cost in one group can be twice the cost
-/// in the other group. The reason is unknown. A median would fall into one of the groups by chance, and differ between
+/// On a virtual machine, the samples of a variant fall into two groups. The cost in one group can be twice the cost in
+/// the other group. The reason is unknown. A median would fall into one of the groups by chance, and differ between
 /// experiments. Means are additive: the mean of a sum is the sum of the means.
 fn trimmed_mean(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);

@@ -4,7 +4,8 @@
 //! transaction layer packets with headers and framing, acknowledgements, credit updates and skip symbols. A model of
 //! only the bytes overestimates the rate, so this model adds three effects:
 //!
-//! - The adapter's engine takes a fixed time for each read request and each write, in addition to the time of the bytes
+//! - The adapter's engine takes a fixed time for each read request and each write, in addition to the time on the link.
+//!   Both directions share the engine.
 //!   on the link. Both directions share the engine.
 //! - The engine moves whole lines. With lines of 64 bytes, 65 bytes take as long as 128 bytes.
 //! - The adapter limits the outstanding reads and the interval between writes. The root complex limits the posted bytes
@@ -17,7 +18,7 @@ use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
 use serde::Deserialize;
 
 /// Overhead of a memory read or write with a 64-bit address, bytes: 8 for sequence number, LCRC and framing, and 16 for
-/// the header (PCI Express Base Specification 3.0, 2.2, 3.6, 4.2.2).
+/// the header. Source: PCI Express Base Specification 3.0, 2.2, 3.6, 4.2.2.
 const REQUEST_HEADER_LEN: u64 = 24;
 /// Overhead of a completion, bytes: 8 for sequence number, LCRC and framing, and 12 for the header.
 const COMPLETION_HEADER_LEN: u64 = 20;

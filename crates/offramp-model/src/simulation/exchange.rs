@@ -1,8 +1,8 @@
 //! Exchanges: requests with responses over UDP or TCP, and datagrams or raw frames at a given rate. The module records
 //! the due time, the waiting times and the loss of each exchange.
 //!
-//! A raw frame is a message without a protocol. Forwarding is modelled as an exchange: the frame received on the first
-//! adapter is the request, and the same frame sent through the second adapter is the response.
+//! A raw frame is a message without a protocol. Forwarding is modelled as an exchange. The request is the frame
+//! received on the first adapter, and the response is the same frame sent through the second adapter.
 //!
 //! A message over UDP is one datagram. A message over TCP has one or more segments, and carries the acknowledgement of
 //! the previous message. A lost message over TCP is retransmitted after the sender's minimum timeout. If a message over

@@ -19,8 +19,8 @@ use std::sync::LazyLock;
 pub struct Table {
     /// Payload rate by transfer size: one curve per host and kind of transfer.
     pub curves: Vec<Measured>,
-    /// Reads of 64 bytes through the IOMMU of the [`E5`], with pages of 4 KiB: size of the memory window that the reads
-    /// access in KiB, and payload rate in Gbit/s.
+    /// Reads of 64 bytes through the IOMMU of the [`E5`], with pages of 4 KiB. A point has the size of the accessed
+    /// memory window in KiB, and the payload rate in Gbit/s.
     pub iommu_reads: Vec<(u64, f64)>,
 }
 
