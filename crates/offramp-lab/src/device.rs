@@ -38,7 +38,7 @@ const OTHER_WORK_NOTED: f64 = 0.1;
 ///
 /// After the run, also after an error, `experiments` contains all completed experiments. An experiment with failed
 /// traffic is included, with the samples taken before the failure and a note. An experiment interrupted by `stop` is
-/// omitted. If an earlier run left the interface changed, its settings are restored first.
+/// omitted. If an earlier run left the interface changed, the settings of the interface are restored first.
 ///
 /// # Errors
 /// Returns an error in these cases:

@@ -141,7 +141,7 @@ pub struct Verdict {
     pub base: String,
     /// Name of the variant compared with the base.
     pub variant: String,
-    /// Variant over base: the median of the ratios per round.
+    /// Ratio of the variant to the base: the median of the ratios per round.
     pub ratio: f64,
     /// 95 % confidence interval of the ratio.
     pub ci95: [f64; 2],

@@ -108,8 +108,8 @@ impl Plan {
         claims::all().iter().filter(|claim| claim.lab.iter().any(bears_on)).map(|claim| claim.id.as_str()).collect()
     }
 
-    /// Returns true if round trips are measured after each sample. Experiments on request measure latencies in their
-    /// own traffic, and must end soon.
+    /// Returns true if round trips are measured after each sample. Experiments on request must end soon, and measure
+    /// latencies in their own traffic, so the additional round trips are omitted.
     pub fn has_round_trips(&self) -> bool {
         !self.on_request
     }

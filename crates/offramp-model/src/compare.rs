@@ -49,7 +49,7 @@ pub struct Comparison {
     pub bus_us_per_kib: Vec<Compared>,
     /// Activities of the processor, microseconds per KiB of payload.
     pub processor_us_per_kib: Vec<Compared>,
-    /// Limit of each system.
+    /// Name of the resource that limits each system, or a text that no resource is saturated.
     pub limits: [&'static str; 2],
     /// Parameters with different values in the two systems.
     pub differences: Vec<Difference>,

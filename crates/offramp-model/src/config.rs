@@ -166,7 +166,8 @@ pub struct AdapterConfig {
     pub coalesced_by: CoalescedBy,
     /// Maximum number of segments per super-frame. The maximum length of an IP packet is a further limit.
     pub segments_max: u64,
-    /// Minimum gap between two frames sent by the adapter. The link's interframe gap applies if longer.
+    /// Minimum gap between two frames sent by the adapter. If the link's interframe gap is longer, the interframe gap
+    /// applies.
     pub gap: Span,
     /// Delay from the time when an interrupt is due until the interrupt occurs. A frame that arrives during the delay
     /// triggers the interrupt at once.

@@ -115,7 +115,8 @@ pub enum Action {
     None,
     /// The transmission has started.
     Start {
-        /// End of the transmission. Call [`Link::sent`] at this time, unless a collision ends the transmission before.
+        /// End of the transmission. Call [`Link::sent`] at this time, unless a collision has ended the transmission
+        /// earlier.
         ends: Time,
         /// Changed start of the other station's transmission, if the other station has requested the link and must
         /// defer.

@@ -107,7 +107,7 @@ struct RawProfile {
 pub struct Profile {
     /// Name of the profile, or path of its file.
     pub name: String,
-    /// A short description.
+    /// Short description of the profile.
     pub title: String,
     /// The profile of each part, by section.
     pub parts: BTreeMap<String, String>,

@@ -70,7 +70,7 @@ fn datagram(datagram_len: usize) -> Vec<u8> {
     frame
 }
 
-/// Builds an Ethernet frame with an IPv4 packet. The payload has this length and is zeroed.
+/// Builds an Ethernet frame with an IPv4 packet. The payload consists of `payload_len` zero bytes.
 fn ipv4_frame(protocol: u8, payload_len: usize) -> Vec<u8> {
     const VERSION_AND_HEADER_WORDS: u8 = 0x45;
     const TIME_TO_LIVE: u8 = 64;

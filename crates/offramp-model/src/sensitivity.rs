@@ -71,7 +71,7 @@ impl Factor {
     }
 
     fn around(key: &'static Key, value: u64, share: f64) -> Self {
-        // Rounded inwards, so that a coarse parameter never varies by more than the share.
+        // The ends of the range are rounded inwards, so that a coarse parameter never varies by more than the share.
         let (low, high) = (value as f64 / (1.0 + share), value as f64 * (1.0 + share));
         let (low, high) = (low.ceil() as u64, high.floor() as u64);
         let step = key.step();

@@ -80,7 +80,7 @@ pub enum Design {
 /// A sweep over ranges of parameters.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// The system. All parameters without an axis keep their values.
+    /// The swept system. All parameters without an axis have the values of this profile.
     pub profile: Profile,
     /// The workload.
     pub workload: Workload,

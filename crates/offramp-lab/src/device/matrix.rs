@@ -8,7 +8,7 @@ use offramp_testbed::error::TestbedError;
 const TSO: &[&str] = &["tx-tcp-segmentation", "tx-tcp6-segmentation"];
 /// Feature for segmentation by the host, just above the driver.
 const GSO: &[&str] = &["tx-generic-segmentation"];
-/// Features for transmit checksums. An adapter supports either the first feature or the other two.
+/// Features for transmit checksums. An adapter supports either the first feature, or the second and third feature.
 const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
 /// Drivers of interfaces on top of other interfaces. If LRO is switched off on such an interface, the kernel switches
 /// LRO off on all lower interfaces, and never restores LRO (`NETIF_F_UPPER_DISABLES`). The user did not name the lower
@@ -74,7 +74,7 @@ pub(super) struct Plan {
     pub notes: Vec<String>,
 }
 
-/// An experiment, independent of the interface.
+/// The definition of an experiment, independent of the interface.
 struct Entry {
     name: &'static str,
     question: &'static str,

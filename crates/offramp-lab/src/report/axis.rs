@@ -60,7 +60,7 @@ impl Axis {
         self.ticks().into_iter().map(|(value, label)| Tick { at: self.at(value), label: short(value, label) }).collect()
     }
 
-    /// Returns the values of the ticks, with labels. The values are round.
+    /// Returns the values of the ticks, with labels. The values are round numbers.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let [low, high] = self.values;
         if !self.is_log {

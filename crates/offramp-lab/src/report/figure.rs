@@ -13,29 +13,29 @@ use super::axis::{Axis, Tick};
 
 /// Width of every chart, in units of the SVG view box.
 const WIDTH: f64 = 620.0;
-/// Height of the plot area for lines.
+/// Height of the plot area for lines, view box units.
 const PLOT_HEIGHT: f64 = 260.0;
-/// Width reserved for the ticks of the vertical axis.
+/// Width reserved for the ticks of the vertical axis, view box units.
 const LEFT: f64 = 62.0;
-/// Width reserved for the names of bars.
+/// Width reserved for the names of bars, view box units.
 const NAMES_WIDTH: f64 = 170.0;
-/// Width reserved right of the plot.
+/// Width reserved right of the plot, view box units.
 const RIGHT: f64 = 16.0;
-/// Width reserved for the sums, right of the bars.
+/// Width reserved for the sums, right of the bars, view box units.
 const SUMS_WIDTH: f64 = 80.0;
-/// Height of a line of the legend.
+/// Height of a line of the legend, view box units.
 const LEGEND_LINE: f64 = 18.0;
-/// Mean width of a letter of the legend.
+/// Mean width of a letter of the legend, view box units.
 const LETTER_WIDTH: f64 = 6.6;
-/// Width of the mark and the gaps of a legend entry.
+/// Width of the mark and the gaps of a legend entry, view box units.
 const ENTRY_WIDTH: f64 = 38.0;
-/// Height reserved below the plot for ticks and title of the axis.
+/// Height reserved below the plot for ticks and title of the axis, view box units.
 const BELOW: f64 = 42.0;
-/// Distance from one bar to the next.
+/// Distance from one bar to the next, view box units.
 const ROW_HEIGHT: f64 = 34.0;
-/// Thickness of a bar.
+/// Thickness of a bar, view box units.
 const BAR_HEIGHT: f64 = 20.0;
-/// Minimum width at which a part of a bar shows its figure.
+/// Minimum width at which a part of a bar shows its figure, view box units.
 const FIGURE_WIDTH_MIN: f64 = 40.0;
 /// Number of colours for series and parts. Further series repeat the colours.
 const COLOURS: usize = 8;
@@ -59,7 +59,7 @@ pub struct Series {
     pub name: String,
     /// Style of the series.
     pub mark: Mark,
-    /// The points, x and y. Values that are not finite are omitted, and values ≤ 0 on a logarithmic axis.
+    /// The points, x and y. Values that are not finite are omitted. On a logarithmic axis, values ≤ 0 are omitted too.
     pub points: Vec<[f64; 2]>,
 }
 

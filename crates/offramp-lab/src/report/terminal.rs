@@ -210,7 +210,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
 const OF_THE_ADAPTER: [[&str; 2]; 4] =
     [["host CPU", "s/GB"], ["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "wire, k"]];
 
-/// Returns the throughput column, in the unit suitable for the fastest variant.
+/// Returns the throughput column, in the unit suitable for the throughput of the fastest variant.
 fn throughput(experiment: &Experiment) -> Column {
     let fastest = experiment.variants.iter().filter_map(|variant| variant.throughput_bps).fold(0.0, f64::max);
     if fastest < SLOW_BPS {

@@ -187,7 +187,7 @@ pub fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
     groups
 }
 
-/// Metrics mentioned in a sentence, in addition to the first verdict.
+/// Metrics mentioned in a sentence, in addition to the metric of the first verdict.
 const SPOKEN_METRICS: [&str; 6] = [
     "transactions_per_s",
     "throughput_bps",

@@ -6,7 +6,6 @@
 //!
 //! - The adapter's engine takes a fixed time for each read request and each write, in addition to the time on the link.
 //!   Both directions share the engine.
-//!   on the link. Both directions share the engine.
 //! - The engine moves whole lines. With lines of 64 bytes, 65 bytes take as long as 128 bytes.
 //! - The adapter limits the outstanding reads and the interval between writes. The root complex limits the posted bytes
 //!   until credits return. The IOMMU limits the concurrent page walks. The tightest of these limits sets the rate.

@@ -135,7 +135,7 @@ pub fn nearest(word: &str, names: &[&str]) -> String {
     best.filter(|name| likeness(name) > NEAR).map(|name| format!("; did you mean {name:?}?")).unwrap_or_default()
 }
 
-/// Other spellings of units, in lower case and with `u` for micro. Each is paired with offramp's spelling.
+/// Other spellings of units, in lower case and with `u` for micro. Each spelling is paired with offramp's spelling.
 const USUAL: &str = "b=byte bytes=byte octets=byte k=KiB kb=KiB kbyte=KiB m=MiB mb=MiB mbyte=MiB gb=MiB gib=MiB nsec=ns \
     usec=us usecs=us microseconds=us msec=ms sec=s seconds=s ps/b=ps/byte ns/b=ns/byte us/b=us/byte \
     bps=bit/s b/s=bit/s kbps=kbit/s kb/s=kbit/s kbit=kbit/s mbps=Mbit/s mb/s=Mbit/s mbit=Mbit/s gbps=Gbit/s \

@@ -283,7 +283,8 @@ impl Exchanges {
         self.latencies.reset();
     }
 
-    /// Returns the exchange of a message; `None` if the exchange has ended, or the message was retransmitted.
+    /// Returns the exchange of a message. `None` if the exchange has ended, or if a retransmission has replaced the
+    /// message.
     pub(super) fn of(&mut self, message: Message) -> Option<&mut Exchange> {
         self.slots.get_mut(message.slot).filter(|of| of.message == message)
     }

@@ -21,12 +21,12 @@ fn is_rest(name: &str) -> bool {
 struct TakenUp<'a> {
     name: String,
     parts: &'a [Part],
-    /// Number of resources combined.
+    /// Number of resources combined, such as the number of processors.
     count: usize,
 }
 
 impl TakenUp<'_> {
-    /// Formats the utilization.
+    /// Formats the mean utilization of the combined resources.
     fn figure(&self) -> String {
         let share = number(busy(self.parts) / self.count as f64);
         if self.count == 1 { format!("{share} %") } else { format!("{share} % of {}", self.count) }
@@ -72,7 +72,7 @@ pub fn chart(outcome: &Outcome) -> Figure {
     })
 }
 
-/// Returns the utilization, percent.
+/// Returns the utilization of a resource, percent: all parts of the time except idle time.
 fn busy(parts: &[Part]) -> f64 {
     parts.iter().filter(|part| !is_rest(part.name)).map(|part| part.percent).sum()
 }
