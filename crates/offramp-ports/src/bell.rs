@@ -31,14 +31,14 @@ impl Bell {
     pub(crate) fn ring(&self) {
         #[cfg(feature = "loom")]
         self.counter.ring();
-        // The write fails only if the counter is full: the bell is already ringing.
+        // The write fails only if the eventfd's counter is full. The descriptor is then already readable.
         let _ = self.event.write(1);
     }
 
     pub(crate) fn clear(&self) {
         #[cfg(feature = "loom")]
         self.counter.clear();
-        // The read fails only if the counter is zero: the bell was not rung.
+        // The read fails only if the eventfd's counter is zero, because no thread has called `ring`.
         let _ = self.event.read();
     }
 
@@ -49,14 +49,14 @@ impl Bell {
 
     /// Sleeps until the bell rings, one of `fds` has an event, or `timeout` has passed.
     pub(crate) fn sleep<'a>(&'a self, mut fds: Vec<PollFd<'a>>, timeout: Duration) {
-        // The modelled counter has already ended the sleep: do not wait for the descriptor.
+        // The sleep on the modelled counter has already ended, so do not wait for the descriptor.
         #[cfg(feature = "loom")]
         let timeout = timeout.min(self.counter.sleep());
         fds.push(PollFd::new(self.event.as_fd(), PollFlags::POLLIN));
         match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
             Ok(_) | Err(Errno::EINTR) => {}
-            // No other error is possible for descriptors owned by this process. Sleep, so that an unexpected error does
-            // not spin.
+            // Only `EINTR` is possible for descriptors owned by this process. Sleep, so that an unexpected error does
+            // not cause a busy loop.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }

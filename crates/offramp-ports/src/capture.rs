@@ -1,7 +1,7 @@
 //! Captures of a running host's frames.
 //!
-//! Each queue of a port wraps its host in a [`Watched`]. Without a capture, the wrapper loads one flag per batch of a
-//! queue pair, or per frame of a switch. During a capture, each frame is copied into a queue of bounded length. The
+//! Each queue of a port wraps its host in a [`Watched`]. Without a capture, the wrapper loads one counter per batch of
+//! a queue pair or, in a switch, per frame. During a capture, each frame is copied into a queue of bounded length. The
 //! data thread never waits for the reader. If the queue is full, the packet is missing from the capture, and counted.
 
 use offramp_adapter::host_io::HostIo;
@@ -52,7 +52,8 @@ pub struct Packet {
     pub queue: usize,
     /// The packet's vnet header.
     pub vnet: Vnet,
-    /// The reason of the first loss, and the number of the packet's lost frames.
+    /// The number of the packet's frames that were lost, and the reason for the first loss. `None` if no frame was
+    /// lost.
     pub lost: Option<(Loss, u64)>,
     /// Length of the packet, in bytes.
     pub len: usize,
@@ -65,7 +66,7 @@ pub struct Packet {
 /// The tap point for captures of a port's frames. Dropping the point ends its capture.
 #[derive(Debug, Default)]
 pub struct CapturePoint {
-    /// Number of starts and stops of captures. The data thread takes the lock only when the number has changed.
+    /// Number of starts and stops of captures. The data thread locks `sink` only when this number has changed.
     changes: AtomicU32,
     sink: Mutex<Option<Arc<Sink>>>,
 }
@@ -85,7 +86,7 @@ struct Waiting {
     missed: AtomicU64,
 }
 
-/// The reader's end of a capture. Dropping this value ends the capture.
+/// A running capture, from which the reader takes packets. Dropping this value ends the capture.
 #[derive(Debug)]
 pub struct Capture {
     packets: Receiver<Packet>,
@@ -120,7 +121,7 @@ impl Capture {
         Ok(packet)
     }
 
-    /// Ends the capture with the next batch. [`Capture::next`] still returns the packets captured before.
+    /// Ends the capture with the next batch. [`Capture::next`] still returns the packets that are already captured.
     pub fn stop(&self) {
         if let Some(point) = self.point.upgrade() {
             let mut sink = lock(&point.sink);
@@ -172,11 +173,11 @@ impl Sink {
 pub struct Watched<H> {
     host: H,
     point: Arc<CapturePoint>,
-    /// The port's control, with the statistics that show the outcome of a sent frame.
+    /// The port's control, with the statistics that show whether a sent frame was lost.
     control: Arc<PortControl>,
     queue: usize,
-    /// The point's change count at the last update. During a capture, the stored count is lower by one, so that each
-    /// frame takes the slow path.
+    /// The value of [`CapturePoint::changes`] when this wrapper last took over the point's sink. During a capture, this
+    /// field is lower by one, so that each fetch calls `tx_next_watched`.
     changes: u32,
     watch: Option<Watch>,
 }
@@ -184,11 +185,11 @@ pub struct Watched<H> {
 #[derive(Debug)]
 struct Watch {
     sink: Arc<Sink>,
-    /// The point's change count at the last update.
+    /// The value of [`CapturePoint::changes`] when the wrapper took over `sink`.
     changes: u32,
-    /// The host's last sent frame, whose outcome is known when the next frame is fetched.
+    /// The last frame sent by the host. Whether this frame is lost is known when the next frame is fetched.
     sent: Option<Packet>,
-    /// Number of lost frames at the time of the fetch, by loss reason.
+    /// The number of lost frames for each [`Loss`] when `sent` was fetched.
     lost: Vec<u64>,
 }
 
@@ -199,7 +200,7 @@ impl<H: HostPort> Watched<H> {
         Self { host, point, control, queue, changes: 0, watch: None }
     }
 
-    /// Returns true if no capture is running and none has just started.
+    /// Returns true if no capture is running and no new capture has started.
     fn is_idle(&self) -> bool {
         self.point.changes.load(Ordering::Acquire) == self.changes
     }
@@ -228,7 +229,7 @@ impl<H: HostPort> Watched<H> {
         Loss::ALL.iter().map(|&reason| stats.lost(reason)).collect()
     }
 
-    /// Sends the last fetched frame to the capture, with its outcome.
+    /// Sends the last fetched frame to the capture, with the number of lost frames.
     #[cold]
     fn conclude(&mut self) {
         let now = self.lost();

@@ -6,9 +6,9 @@
 //! a manager bound to one thread. A single packet would fill only one lane of sixteen.
 //!
 //! The library exports its functions once per kind of processor, and stores pointers to the matching functions in its
-//! manager. The manager's layout changes from version to version. Four checks therefore precede its use. The version
-//! must be supported, the size of the manager must match, and every function must have the expected name. One packet of
-//! each cipher must equal the result of aws-lc.
+//! manager. The manager's layout changes from version to version. Four checks therefore precede the use of ipsec-mb.
+//! The version must be supported, the size of the manager must match, and every function must have the expected name.
+//! For each cipher, one packet encrypted by ipsec-mb must equal the packet encrypted by aws-lc.
 
 #[cfg(target_arch = "x86_64")]
 mod aead;
@@ -33,13 +33,13 @@ pub enum Unavailable {
     /// The loader does not find the library.
     #[error("ipsec-mb: {0}; install it (Debian: apt install libipsec-mb1); aws-lc is used")]
     NotInstalled(String),
-    /// The version is not supported: its structures may differ.
+    /// The version of ipsec-mb is not supported, because its structures may differ from those of the supported version.
     #[error("ipsec-mb: version {0} is unknown, 1.3 is supported; aws-lc is used")]
     Version(String),
     /// The layout of the manager differs from the supported layout of this version.
     #[error("ipsec-mb: {0}; the build differs from Debian's; aws-lc is used")]
     Layout(String),
-    /// The encrypted packet differs from the packet of aws-lc.
+    /// A check packet encrypted by ipsec-mb differs from the same packet encrypted by aws-lc.
     #[error("ipsec-mb: {0}: the result differs from aws-lc's; aws-lc is used")]
     WrongResult(&'static str),
 }
@@ -54,7 +54,8 @@ pub fn library() -> Result<&'static dyn CipherLibrary, &'static Unavailable> {
 }
 
 /// Returns the preferred library for this machine. The preferred library is ipsec-mb if ipsec-mb can be loaded and the
-/// processor has VAES and AVX-512, where ipsec-mb is faster. Otherwise, the result is aws-lc with the reason.
+/// processor has VAES and AVX-512, where ipsec-mb is faster. On other machines, the function returns aws-lc, and the
+/// reason for not using ipsec-mb.
 pub fn preferred() -> (&'static dyn CipherLibrary, Option<&'static Unavailable>) {
     match library() {
         Ok(library) if has_wide_aes() => (library, None),

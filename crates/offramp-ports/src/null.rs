@@ -31,7 +31,7 @@ impl NullPort {
 impl InPlace for NullPort {}
 
 impl HostPort for NullPort {
-    /// Copies the frame, because the previous user may have changed the copy.
+    /// Copies `source` again, because the adapter may have changed the previous copy.
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         self.frame.memory_mut()[FRAME_AT..].copy_from_slice(&self.source);
         self.frame.set(FRAME_AT..FRAME_AT + self.source.len(), TxMeta::default());

@@ -89,7 +89,7 @@ pub enum PacketError {
     Queues {
         /// The interface.
         interface: String,
-        /// The requested queues.
+        /// The requested number of queues.
         queues: u16,
     },
     /// The process lacks `CAP_NET_RAW`, needed for packet sockets.
@@ -107,7 +107,7 @@ pub enum PacketError {
         interface: String,
         /// The failed action.
         doing: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// Reading the interface's features failed.
@@ -115,7 +115,7 @@ pub enum PacketError {
     Link {
         /// The interface.
         interface: String,
-        /// The refused request and the kernel's answer.
+        /// The refused request and the kernel's error.
         cause: SysError,
     },
 }
@@ -140,7 +140,7 @@ struct Shared {
     /// Length of the vnet header on these sockets, in bytes.
     header_len: usize,
     accepts: Offloads,
-    /// Frames dropped by the kernel for lack of buffer space, as far as read from the sockets.
+    /// Number of frames dropped by the kernel for lack of buffer space, up to the last read of the sockets' counters.
     dropped: AtomicU64,
 }
 
@@ -195,7 +195,7 @@ impl Packet {
         (index < self.queue_count()).then(|| PacketQueue::new(Arc::clone(&self.shared), index, self.frame_len_max))
     }
 
-    /// Returns the offloads accepted in frames to the interface.
+    /// Returns the offloads that a frame to be transmitted on the interface can request.
     pub fn accepts(&self) -> Offloads {
         self.shared.accepts
     }
@@ -280,9 +280,9 @@ fn open_socket(config: &PacketConfig, index: u32) -> Result<(OwnedFd, usize), Pa
     Ok((fd, header_len))
 }
 
-/// Returns the offloads accepted in frames to the interface. With a queueing discipline, the kernel segments and
-/// checksums in place of an interface that lacks these offloads. With a bypassed queueing discipline, the kernel only
-/// checksums.
+/// Returns the offloads that a frame to be transmitted on the interface can request. With a queueing discipline, the
+/// kernel segments and checksums in place of an interface that lacks these offloads. With a bypassed queueing
+/// discipline, the kernel only checksums.
 fn accepts(config: &PacketConfig) -> Result<Offloads, PacketError> {
     let known =
         if socket::knows_uso() { Offloads::RATIFIED } else { Offloads::RATIFIED - Offloads::USO - Offloads::RSC_UDP };

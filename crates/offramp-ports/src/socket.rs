@@ -27,8 +27,8 @@ pub fn set_tcp_window_clamp(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
 
 fn set_option(socket: &impl AsFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let (descriptor, len) = (socket.as_fd().as_raw_fd(), size_of_val(&value) as libc::socklen_t);
-    // SAFETY: `value` is readable for `len` bytes during the call, and the descriptor is borrowed from `socket`, so it
-    // stays open.
+    // SAFETY: `value` is readable for `len` bytes during the call. The descriptor stays open, because it is borrowed
+    // from `socket`.
     let result = unsafe { libc::setsockopt(descriptor, level, option, (&raw const value).cast(), len) };
     Errno::result(result)?;
     Ok(())
@@ -42,8 +42,8 @@ pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     let mut info = MaybeUninit::<TcpInfo>::zeroed();
     let (descriptor, mut len) = (socket.as_fd().as_raw_fd(), size_of::<TcpInfo>() as libc::socklen_t);
     let (level, option, to) = (libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast());
-    // SAFETY: `info` is writable for `len` bytes, and the kernel writes at most `len` bytes. The descriptor is borrowed
-    // from `socket`, so it stays open during the call.
+    // SAFETY: `info` is writable for `len` bytes, and the kernel writes at most `len` bytes. The descriptor stays open
+    // during the call, because it is borrowed from `socket`.
     Errno::result(unsafe { libc::getsockopt(descriptor, level, option, to, &raw mut len) })?;
     // SAFETY: `tcp_info` holds only integers, for which every bit pattern is valid. The structure was zeroed before the
     // kernel wrote its prefix.
@@ -74,7 +74,7 @@ pub fn attach_filter(socket: &impl AsFd, program: &[FilterInstruction]) -> io::R
     let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
     let (descriptor, size) = (socket.as_fd().as_raw_fd(), size_of_val(&program) as libc::socklen_t);
     // SAFETY: `program` is readable for `size` bytes and points to the `len` instructions of `filters`, which live
-    // until the kernel has copied them. The descriptor is borrowed from `socket`, so it stays open.
+    // until the kernel has copied them. The descriptor stays open, because it is borrowed from `socket`.
     let result = unsafe { libc::setsockopt(descriptor, level, option, (&raw const program).cast(), size) };
     Errno::result(result)?;
     Ok(())
@@ -121,8 +121,8 @@ mod tests {
             set_tcp_window_clamp(&server, window).unwrap();
             offers.push(tcp_info(&watched).unwrap().tcpi_snd_wnd);
         }
-        // The kernel does not retract an earlier offer, and a single short segment makes it recompute the window.
-        // Compare the median.
+        // The kernel does not retract an earlier offer, and a single short segment makes the kernel recompute the
+        // window. Compare the median.
         offers.sort_unstable();
         assert!(offers[offers.len() / 2] <= window, "{offers:?}");
         sender.join().unwrap();

@@ -1,4 +1,4 @@
-//! A switch as a worker's task. The worker sleeps on the switch's ports.
+//! A switch as a worker's task. While the worker sleeps, an event of any port of the switch wakes it.
 
 use crate::worker::{Task, Watch, clock_ns, thread_time_ns};
 use offramp_adapter::host_io::HostIo;
@@ -6,8 +6,8 @@ use offramp_adapter::port::PortError;
 use offramp_adapter::switch::Switch;
 use std::task::Waker;
 
-/// The task never ends: after a port has closed, the switch serves the remaining ports. New ports can be added at any
-/// time ([`Switch::control`]), which wakes the worker.
+/// The task never ends: after a port has closed, the switch serves the remaining ports. Ports can be added at any time
+/// through [`Switch::control`]. Each addition wakes the worker.
 impl<P: HostIo + Send> Task for Switch<P> {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
         Ok(self.poll_timed(now_ns, &thread_time_ns, &clock_ns).moved)

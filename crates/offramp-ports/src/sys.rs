@@ -18,7 +18,7 @@ pub mod xstate;
 
 pub use netns::{NetNs, confine};
 
-/// A failed kernel request: the action, and the kernel's answer.
+/// A failed kernel request: the action, and the kernel's error.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}: {cause}")]
 pub struct SysError {

@@ -37,7 +37,7 @@ const ETHERNET_HEADER_LEN: u32 = 14;
 pub struct TapConfig {
     /// The interface's name, 1 to 15 bytes.
     pub name: String,
-    /// Queue pairs, 1 to [`QUEUES_MAX`].
+    /// Number of queue pairs, 1 to [`QUEUES_MAX`].
     pub queues: u16,
     /// MTU in bytes of the IP packet, [`MTU_MIN`] to [`MTU_MAX`].
     pub mtu: u32,
@@ -89,7 +89,7 @@ pub enum TapError {
     Queues {
         /// The interface.
         name: String,
-        /// The requested queues.
+        /// The requested number of queues.
         queues: u16,
     },
     /// `/dev/net/tun` does not exist or cannot be opened.
@@ -115,7 +115,7 @@ pub enum TapError {
         name: String,
         /// The failed action.
         doing: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// Setting up the interface failed.
@@ -123,7 +123,7 @@ pub enum TapError {
     Link {
         /// The interface.
         name: String,
-        /// The refused request and the kernel's answer.
+        /// The refused request and the kernel's error.
         cause: SysError,
     },
 }
@@ -134,8 +134,8 @@ struct Shared {
     name: String,
     /// One descriptor per queue.
     fds: Vec<OwnedFd>,
-    /// Bits of the offered [`Offloads`]. Relaxed ordering suffices: no other memory depends on the value, and a late
-    /// change is harmless.
+    /// Bits of the offered [`Offloads`]. Relaxed ordering suffices: no other memory depends on the value, and a thread
+    /// can safely see a change late.
     offered: AtomicU32,
 }
 
@@ -223,7 +223,7 @@ impl Tap {
         self.supported
     }
 
-    /// Returns the offloads currently offered.
+    /// Returns the offloads currently offered to the host.
     pub fn offered(&self) -> Offloads {
         self.shared.offered()
     }
@@ -290,7 +290,7 @@ fn open_queue(config: &TapConfig) -> Result<OwnedFd, TapError> {
 }
 
 /// Returns the offloads supported by the kernel. Linux supports USO since version 6.2, and AccECN in no version yet.
-/// This function leaves the offer empty.
+/// After this function, the interface offers no offloads.
 fn probe(name: &str, fd: &OwnedFd) -> Result<Offloads, TapError> {
     let old = Offloads::RATIFIED - Offloads::USO - Offloads::RSC_UDP;
     let supported = match ioctl::set_offload(fd.as_fd(), ioctl::offload_bits(Offloads::RATIFIED)) {

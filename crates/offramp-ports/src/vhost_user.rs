@@ -10,9 +10,9 @@
 //!  monitor ── messages, descriptors ──▶ control thread (one per port)
 //! ```
 //!
-//! Both sides can connect and disconnect in any order. A port without a guest fetches no frames, and refuses delivered
+//! Frontend and port can start and stop in any order. A port without a guest fetches no frames, and refuses delivered
 //! frames for lack of buffers. Every input from a guest or a frontend is checked. Invalid input is counted and refused,
-//! and affects only its own guest.
+//! and affects only the guest that caused it.
 
 use offramp_offload::sync::lock;
 use std::io;
@@ -291,7 +291,7 @@ impl VhostUser {
     }
 
     /// Disconnects the frontend and sets [`PortStatus::last_refusal`] to `why`. Returns whether a frontend was
-    /// connected. Another frontend can connect afterwards.
+    /// connected. After this call, another frontend can connect.
     pub fn disconnect(&self, why: &str) -> bool {
         let is_connected = self.status().is_connected;
         if is_connected {

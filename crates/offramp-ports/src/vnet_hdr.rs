@@ -24,7 +24,8 @@ pub enum VnetError {
 
 /// Decodes a host's request for one frame.
 ///
-/// `DATA_VALID` requests no operation: the host's own adapter verified the forwarded frame.
+/// The flag `DATA_VALID` requests no operation. The flag states that the host's own adapter verified the checksum of a
+/// forwarded frame.
 ///
 /// # Errors
 /// Returns an error if the header requests an unknown segmentation or a segment size of 0.
@@ -112,7 +113,7 @@ fn decode_segmentation(header: &NetHeader) -> Result<Option<Segmentation>, VnetE
     }
 }
 
-/// If both bits are set, AccECN takes precedence, as in the Linux patch for AccECN.
+/// If `GSO_ECN` and `GSO_ACCECN` are both set, `GSO_ACCECN` takes precedence, as in the Linux patch for AccECN.
 #[inline]
 fn decode_cwr(gso_type: u8) -> Cwr {
     if gso_type & GSO_ACCECN != 0 {

@@ -185,13 +185,13 @@ struct Shared {
     stop: AtomicBool,
     thread_id: AtomicI32,
     turns: AtomicU64,
-    /// The number of the task being polled; [`NO_TASK`] between two tasks, [`ASLEEP`] during a sleep.
+    /// The index of the task being polled; [`NO_TASK`] between two tasks, [`ASLEEP`] during a sleep.
     task: AtomicUsize,
     polling: Mutex<Polling>,
 }
 
 const NO_TASK: usize = usize::MAX;
-/// The thread polls no task, and sleeps until an event or a ring of the bell.
+/// The value of `Shared::task` while the thread sleeps until an event or a ring of the bell.
 const ASLEEP: usize = NO_TASK - 1;
 
 impl Shared {

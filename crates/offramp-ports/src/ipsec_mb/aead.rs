@@ -86,8 +86,8 @@ impl CipherLibrary for IpsecMb {
     }
 }
 
-/// Returns the bytes in one vector register, so that one store writes them. The library loads the bytes with one load,
-/// and a load after several smaller stores stalls.
+/// Returns the bytes in one vector register, so that one store instruction writes all of them. The library reads the
+/// bytes with one load, which would stall after several smaller stores.
 #[inline]
 fn in_one(bits: u128) -> __m128i {
     // SAFETY: SSE2 is a part of x86-64.
@@ -151,7 +151,7 @@ impl GcmAead {
     }
 }
 
-/// The parts of the output for the clear text, its trailer and the tag.
+/// The three parts of the output buffer: for the clear text, for the trailer, and for the tag.
 type Places<'a> = (&'a mut [u8], &'a mut [u8], &'a mut [u8; TAG_LEN]);
 
 /// Splits `out` into the three parts. Fails unless the length of `out` is the sum of all three lengths.

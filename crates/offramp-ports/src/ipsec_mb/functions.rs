@@ -89,7 +89,7 @@ pub(super) struct Chacha {
     pub finalize: ChachaFinalize,
 }
 
-/// All used functions, in the library's variants for this processor.
+/// The functions of ipsec-mb that the adapter calls, in the library's variants for this processor.
 pub(super) struct Functions {
     /// The functions of AES-GCM for keys of 128, 192 and 256 bits.
     pub gcm: [Gcm; 3],

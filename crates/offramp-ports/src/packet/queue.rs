@@ -25,18 +25,19 @@ pub struct PacketQueue {
     shared: Arc<Shared>,
     index: usize,
     frame: FrameBuffer<Box<[u8]>>,
-    /// Offset of a received frame, with room in front of it for a VLAN tag.
+    /// Offset in bytes of a received frame in `frame`. The bytes before a received frame have room for a VLAN tag.
     receive_at: usize,
     frame_len_max: usize,
     /// The tunnelled super-frame being segmented. `None` before the first such super-frame.
     tunnel: Option<Box<Tunnelled>>,
     /// The checksum state reported by the interface for the last received frame.
     checksum: ChecksumState,
-    /// True after an `ENETDOWN`. The kernel then reports no error when the interface is deleted.
+    /// True after the kernel has reported `ENETDOWN`. The kernel then reports no further error when the interface is
+    /// deleted.
     is_down: bool,
 }
 
-/// A tunnelled super-frame. The segments are lent in place of the super-frame.
+/// A tunnelled super-frame. The adapter gets the segments in place of the super-frame.
 #[derive(Debug)]
 struct Tunnelled {
     frame: FrameBuffer<Box<[u8]>>,
@@ -98,7 +99,8 @@ impl PacketQueue {
 
     /// Corrects a super-frame that the vnet header cannot describe.
     ///
-    /// * A tunnelled super-frame is marked as plain TCP or UDP. The first segment is lent in place of the super-frame.
+    /// * The kernel marks a tunnelled super-frame as plain TCP or UDP. The adapter gets the first segment in place of
+    ///   the super-frame.
     /// * A super-frame coalesced as a list (`rx-gro-list`) has the checksum of its first segment. The vnet header
     ///   requests no checksum if the sender completed that checksum.
     fn correct(&mut self, place: Range<usize>, request: TxMeta) -> Result<(), PortError> {
@@ -124,7 +126,7 @@ impl PacketQueue {
         if self.next_of_tunnel() { Ok(()) } else { Err(refused) }
     }
 
-    /// Lends the next segment of a tunnelled super-frame. Returns false if no segment is left.
+    /// Writes the next segment of a tunnelled super-frame into `frame`. Returns false if no segment is left.
     fn next_of_tunnel(&mut self) -> bool {
         let Some(Tunnelled { frame, segments, .. }) = self.tunnel.as_deref_mut() else { return false };
         let Some(rest) = segments else { return false };
@@ -152,7 +154,7 @@ impl PacketQueue {
     }
 }
 
-/// Adjusts a partial checksum for a VLAN tag inserted before its start.
+/// Adjusts a partial checksum for a VLAN tag inserted before the checksummed bytes.
 fn after_tag(partial: PartialChecksum) -> Result<PartialChecksum, PortError> {
     let start = partial.start.checked_add(VLAN_TAG_LEN as u16).ok_or(PortError::Refused(libc::EINVAL))?;
     Ok(PartialChecksum { start, ..partial })
@@ -225,8 +227,8 @@ impl HostPort for PacketQueue {
         self.shared.accepts
     }
 
-    /// Returns false. The header has the flag `DATA_VALID`, but an outgoing frame needs a correct or a partial
-    /// checksum.
+    /// Returns false. The vnet header could mark a verified checksum with `DATA_VALID`. A frame to be transmitted,
+    /// however, needs a correct or a partial checksum.
     fn honours_data_valid(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! The adapter's receive queue for each received frame. No system call reports the queue. A filter therefore encodes
-//! the queue number in the length of the truncated frame.
+//! Determines the receive queue of a hardware adapter in which each frame arrived. No system call reports the queue. A
+//! filter therefore encodes the queue number in the length of the truncated frame.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ const BUFFER_LEN: usize = 4 << 20;
 /// The first bytes of a frame, and its receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The frame's first [`HEAD_LEN`] bytes, or the whole frame if it is shorter.
+    /// The frame's first [`HEAD_LEN`] bytes, or all bytes of a shorter frame.
     pub head: Vec<u8>,
     /// The receive queue, counted from 0. `None` if the driver records no queue.
     pub queue: Option<u16>,

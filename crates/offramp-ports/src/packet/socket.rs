@@ -11,7 +11,7 @@ use crate::vnet_hdr::HEADER_LEN;
 const SHORT_HEADER_LEN: usize = 10;
 /// First Linux version that supports USO in a vnet header (`VIRTIO_NET_HDR_GSO_UDP_L4`).
 const USO_SINCE: (u32, u32) = (6, 2);
-/// Lowest bit of a group's type and flags in the value of `PACKET_FANOUT`.
+/// Number of the lowest bit of the group's type and flags in the value of `PACKET_FANOUT`.
 const FANOUT_TYPE_SHIFT: u32 = 16;
 /// Size of the buffer for control messages, in bytes. The kernel returns one `struct tpacket_auxdata` per frame.
 const CONTROL_LEN: usize = 64;
@@ -79,7 +79,7 @@ pub(super) fn keep_out(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// `len` bytes plus the number of its receive queue, counted from 1. The queue number is 0 if the driver records no
 /// queue.
 pub(super) fn let_in_by_queue(fd: BorrowedFd<'_>, destination: [u8; 6], len: u32) -> io::Result<()> {
-    /// Target of the failing comparisons: the last instruction.
+    /// Index of the last instruction, to which failing comparisons jump.
     const REFUSE: u8 = 7;
     let first = u32::from_be_bytes(*destination.first_chunk().expect("6 bytes"));
     let last = u16::from_be_bytes(*destination.last_chunk().expect("6 bytes"));
@@ -217,7 +217,7 @@ pub(super) struct Received {
     pub(super) tag: Option<[u8; 4]>,
 }
 
-/// The buffer for control messages, aligned for their headers.
+/// The buffer for control messages, aligned for a control message header.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
 
@@ -256,7 +256,7 @@ fn tag_of(message: &libc::msghdr) -> Option<[u8; 4]> {
     // SAFETY: `message` and its control buffer were filled by recvmsg and are alive. The macros stay within
     // `msg_controllen`.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
-    // SAFETY: a non-null header lies within the control buffer, which is aligned for it.
+    // SAFETY: a non-null header lies within the control buffer, which is aligned for such a header.
     while let Some(head) = unsafe { next.as_ref() } {
         // SAFETY: CMSG_LEN only calculates.
         let len = unsafe { libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) } as usize;
@@ -290,7 +290,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, header: &[u8], frame: &[u8]) -> io::Resul
     let mut message = empty_message();
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = parts.len() as _;
-    // SAFETY: all memory that `message` points to lives through the call; sendmsg only reads the parts.
+    // SAFETY: all memory that `message` points to lives through the call; sendmsg only reads the two buffers.
     let len = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, 0) };
     if len < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -134,7 +134,8 @@ impl Features {
         self.bit(feature, |word| word.active)
     }
 
-    /// Returns whether the user requested the feature. A requested feature is off if another feature prevents it.
+    /// Returns whether the user requested the feature. A requested feature stays off if another feature prevents its
+    /// activation.
     pub fn requested(&self, feature: &str) -> Option<bool> {
         self.bit(feature, |word| word.requested)
     }
@@ -206,7 +207,7 @@ fn set_coalescing(name: &str, words: &[(usize, u32)]) -> io::Result<()> {
     for (at, value) in words {
         request[*at] = *value;
     }
-    // virtio_net in Linux 6.1 reports the value 0, but refuses 0 while the interface is up (`EBUSY`).
+    // virtio_net in Linux 6.1 reports 0 transmitted frames, but refuses this value while the interface is up (`EBUSY`).
     request[TX_FRAMES] = request[TX_FRAMES].max(1);
     call(name, &mut request).map(drop)
 }

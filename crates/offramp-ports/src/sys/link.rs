@@ -1,6 +1,6 @@
 //! Interfaces, addresses and neighbours over netlink, in the calling thread's network namespace.
 //!
-//! Every error names the interface and the kernel's answer.
+//! Every error names the interface and the kernel's error.
 
 use std::fs;
 use std::io;

@@ -129,7 +129,8 @@ pub fn confine(cmd: &mut Command, ns: Option<&NetNs>, cpus: Option<&[usize]>) ->
     Ok(())
 }
 
-/// Requests `SIGKILL` for the time when the parent thread ends. Fails if the parent process has already ended.
+/// Makes the kernel send `SIGKILL` to this process when the parent thread ends. Fails if the parent process has already
+/// ended.
 fn die_with(parent: nix::unistd::Pid) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
     if nix::unistd::getppid() == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }

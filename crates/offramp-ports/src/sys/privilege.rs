@@ -30,7 +30,7 @@ pub enum SetupError {
     IdentityMap {
         /// The file of the map.
         file: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// `/dev/net/tun` does not exist.

@@ -2,11 +2,13 @@
 //!
 //! A seccomp filter belongs to a thread, and a new thread inherits the filters of its parent. The first thread
 //! therefore installs the filter of the process before it starts other threads, so that every thread has a filter. Each
-//! thread then adds the stricter filter of its kind. With several filters, the strictest answer counts.
+//! thread then adds the stricter filter of its kind. For a thread with several filters, the kernel takes the strictest
+//! result.
 //!
-//! A call outside the lists ends the process (`SIGSYS`): a correct thread never makes such a call, so the caller is an
-//! attacker. Only optional calls of libraries fail with an error. `clone3` fails because a filter cannot read its
-//! flags; the C library then uses `clone`. Calls to open or find files fail in threads that need no files.
+//! A system call outside the lists of permitted calls ends the process (`SIGSYS`). A correct thread never makes such a
+//! call, so the caller is an attacker. Only optional calls of libraries fail with an error. `clone3` fails because a
+//! filter cannot read its flags; the C library then uses `clone`. Calls to open or find files fail in threads that need
+//! no files.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, PathFdError, Ruleset, RulesetAttr,
@@ -35,7 +37,7 @@ pub enum Reaction {
 /// The kind of a thread, which determines its permitted calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadKind {
-    /// Does the work of all other kinds, starts threads, and opens and closes their descriptors.
+    /// Does the work of all other kinds, starts threads, and opens and closes descriptors for these threads.
     Process,
     /// Waits for signals and ends the process.
     Main,
@@ -72,7 +74,7 @@ pub enum SandboxError {
     Landlock(String),
 }
 
-/// Filters for the threads of a process. [`Sandbox::default`] has none and restricts nothing.
+/// Filters for the threads of a process. [`Sandbox::default`] contains no filters and restricts nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox(Option<Arc<[KindFilters]>>);
 
@@ -168,7 +170,7 @@ fn rules(
 }
 
 fn open_path(path: &Path) -> Result<PathFd, PathFdError> {
-    // An empty path is the parent of a bare file name: the current directory.
+    // The parent of a bare file name is an empty path, which stands for the current directory.
     PathFd::new(if path.as_os_str().is_empty() { Path::new(".") } else { path })
 }
 
@@ -320,8 +322,8 @@ const TUNSETCARRIER: u64 = 0x4004_54e2;
 /// `_IOW('T', 208, unsigned int)` in Linux `include/uapi/linux/if_tun.h`.
 const TUNSETOFFLOAD: u64 = 0x4004_54d0;
 
-/// Calls for the state of keys in open files. The thread that installs an association reserves the first sequence
-/// numbers.
+/// Calls for storing the state of keys in open files. The thread that installs an association reserves the first
+/// sequence numbers.
 const KEYS: &[Call] = &[
     any(libc::SYS_fstat),
     any(libc::SYS_fsync),
@@ -451,7 +453,8 @@ fn refused(kind: ThreadKind) -> Vec<Call> {
     tried.map(|&number| any(number)).collect()
 }
 
-/// Returns the filters of a kind of thread. All filters are in force at once, and an error overrides a permission.
+/// Returns the filters of a kind of thread. The kernel applies all filters to each call, and an error overrides a
+/// permission.
 fn programs(kind: ThreadKind, reaction: Reaction) -> Result<Vec<BpfProgram>, BackendError> {
     let mut listed = allowed(kind);
     if reaction == Reaction::Log {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Permissions of the file during creation: only the owner has access.
 const MAKING_MODE: Mode = Mode::from_bits_truncate(0o600);
-/// Maximum number of attempts if other processes take and leave the path at the same time.
+/// Maximum number of attempts if other processes create and remove files at the path at the same time.
 const TRIES_MAX: usize = 8;
 
 /// The permissions of a socket's file, which control connections.
@@ -47,7 +47,7 @@ pub enum MakeError {
     System {
         /// The failed action.
         doing: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
@@ -143,7 +143,7 @@ fn open_own_socket(path: &Path) -> io::Result<OwnedFd> {
     Err(io::Error::other("another file replaced the socket; allow only this process's user to write to the directory"))
 }
 
-/// A file under its temporary name. The temporary name is removed in any case.
+/// A file under its temporary name. Dropping this value removes the temporary name.
 struct Made(PathBuf);
 
 impl Drop for Made {
@@ -174,7 +174,7 @@ fn put_in_place(made: &Path, path: &Path) -> Result<(), MakeError> {
 }
 
 /// Removes the socket of a dead process. The file is renamed before the final check, because another process may just
-/// have taken the path. In this case, the file gets its name back.
+/// have created its own socket at the path. If so, the renamed file gets its name back.
 fn remove_dead(path: &Path, aside: &Made) -> Result<(), MakeError> {
     check_free(path)?;
     match fs::rename(path, &aside.0) {
@@ -185,7 +185,7 @@ fn remove_dead(path: &Path, aside: &Made) -> Result<(), MakeError> {
     if check_free(&aside.0).is_ok() {
         return Ok(());
     }
-    // If a third process has taken the path meanwhile, that process keeps the path.
+    // If a third process has created a file at the path since the rename, that file stays.
     let _ = fs::hard_link(&aside.0, path);
     Err(MakeError::InUse)
 }
@@ -248,7 +248,7 @@ impl SocketFile {
     /// Removes the file if `path` still has the same device and inode.
     pub fn remove(&self) {
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // The file is already gone, or the directory is no longer writable: neither can be corrected here.
+            // The file is already gone, or the directory is no longer writable. Neither error can be corrected here.
             let _ = fs::remove_file(&self.path);
         }
     }

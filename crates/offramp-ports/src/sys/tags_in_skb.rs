@@ -62,8 +62,8 @@ pub struct TagsInSkb {
 }
 
 impl TagsInSkb {
-    /// Attaches the program to an interface in the calling thread's namespace. The program moves the tags of
-    /// transmitted frames to this Ethernet address.
+    /// Attaches the program to an interface in the calling thread's namespace. The program moves the VLAN tag of each
+    /// transmitted frame whose destination address is `destination`.
     ///
     /// # Errors
     /// Returns an error if there is no such interface, or the kernel is older than Linux 6.6 (`EINVAL`). The process
@@ -77,7 +77,7 @@ impl TagsInSkb {
             licence: LICENCE.as_ptr() as u64,
         };
         // SAFETY: the kernel reads the number of instructions given in `load`, and the licence up to its terminating
-        // zero. Both live through the call.
+        // zero. The instructions and the licence live through the call.
         let program = unsafe { bpf(LOAD_PROGRAM, &load) }?;
         let link = Link {
             program: program.as_raw_fd() as u32,
@@ -90,7 +90,8 @@ impl TagsInSkb {
     }
 }
 
-/// Returns a program that moves the tag of a frame to this address from the frame into the `sk_buff`'s metadata.
+/// Returns a program for frames with this destination address. The program moves the VLAN tag from the frame into the
+/// metadata of the `sk_buff`.
 fn program(destination: [u8; 6]) -> [Instruction; 18] {
     const LOAD_WORD: u8 = 0x20;
     const LOAD_HALF: u8 = 0x28;
@@ -132,7 +133,7 @@ fn program(destination: [u8; 6]) -> [Instruction; 18] {
 /// The pointers in `attributes` must be valid for the command's reads and writes.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
     // SAFETY: the kernel reads `size_of::<T>()` bytes of `attributes`, which lives through the call. The caller
-    // guarantees the pointers in it.
+    // guarantees the pointers in `attributes`.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -160,8 +161,8 @@ mod tests {
         loop {
             let mut bytes = [0; 256];
             let len = recv(outgoing.as_raw_fd(), &mut bytes, MsgFlags::empty()).unwrap();
-            // Both ends are in this namespace. The first copy is the transmitted frame, the second copy the received
-            // frame.
+            // Both interfaces of the veth pair are in this namespace. The first copy of the frame is the transmitted
+            // frame, and the second copy is the received frame.
             if bytes.starts_with(&frame[..12]) {
                 return len;
             }

@@ -28,13 +28,13 @@ const COPY_LEN_MAX: usize = 2048;
 /// One queue pair of a [`Tap`](super::Tap), for one thread.
 ///
 /// A `TapQueue` reads only its own queue, and writes to the queue given by `RxMeta::queue`. If that queue does not
-/// exist, the frame is written to the own queue. Poll the descriptor for input.
+/// exist, the frame is written to this queue. Poll the descriptor for input.
 #[derive(Debug)]
 pub struct TapQueue {
     shared: Arc<Shared>,
     index: usize,
     frame: FrameBuffer<Box<[u8]>>,
-    /// Offset of the vnet header, chosen to align the frame after it.
+    /// Offset of the vnet header in bytes, chosen to align the frame after the header.
     header_at: usize,
     /// Maximum number of bytes in one read: the header, the longest frame, and one byte to detect a longer frame.
     read_len_max: usize,

@@ -21,8 +21,8 @@ const END: u64 = 1 << 32;
 pub(super) struct CallPipe(Arc<EventFd>);
 
 impl CallPipe {
-    /// Starts the thread, which holds a clone of `threads` until its end. A reader that blocks the pipe can delay this
-    /// end beyond the drop of the returned value.
+    /// Starts the thread, which holds a clone of `threads` until its end. A reader that blocks the pipe can delay the
+    /// end of the thread beyond the drop of the returned value.
     pub(super) fn start(pipe: OwnedFd, threads: &Arc<()>) -> io::Result<Self> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
         let (calls, alive) = (Arc::clone(&bell), Arc::clone(threads));

@@ -1,8 +1,9 @@
 //! The backend channel, for the backend's requests and the frontend's answers (vhost-user, "Back-end message types").
 //! The only request reports a changed configuration.
 //!
-//! No function here blocks: if the frontend were waiting for this side's answer, both sides would wait forever. At most
-//! one request is unanswered at a time. Changes before the frontend's answer are reported after the answer.
+//! No function here blocks. If the frontend were waiting for an answer of the backend, frontend and backend would wait
+//! forever. At most one request is unanswered at a time. A configuration change before the frontend's answer is
+//! reported after that answer.
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
@@ -77,7 +78,8 @@ impl Channel {
                 self.is_asked = self.wants_answers;
                 Ok(())
             }
-            // The frontend has not read the last report, and will read the newest configuration after it.
+            // The frontend has not read the last report. After reading the report, the frontend will read the newest
+            // configuration.
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Ok(_) => Err(Ended::Broken(Errno::EMSGSIZE)),
             Err(error) => Err(Ended::Broken(error)),

@@ -15,7 +15,7 @@ pub const FRAME_LEN_MAX: usize = 65536 + 22;
 /// for all its guests (x86-64 with four levels of page tables).
 pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
-/// The listening side of the socket.
+/// The process that listens on the socket: the port or the frontend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// This port listens, and frontends connect (QEMU's `server=off`).
@@ -30,7 +30,7 @@ pub enum Mode {
 pub struct VhostUserConfig {
     /// Path of the Unix socket.
     pub socket: PathBuf,
-    /// The listening side.
+    /// The process that listens on the socket.
     pub mode: Mode,
     /// The access rights of a server's socket.
     pub socket_rights: SocketRights,

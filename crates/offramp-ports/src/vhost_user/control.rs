@@ -1,8 +1,8 @@
 //! The control queue of a guest, if the port serves it: the guest's settings, and the events that reset these settings.
 //!
-//! The ring is served by the port's control thread, so that a guest that floods the ring delays no other guest. A
-//! command that changes the queues is sent to their mailboxes. The command is answered and displayed after all queues
-//! have applied it.
+//! The port's control thread serves the control queue, so that a guest that floods this queue delays no other guest. A
+//! command that changes data queues is sent to the mailboxes of these queues. The guest gets the answer, and the status
+//! shows the change, after all data queues have applied the command.
 
 use super::config::VhostUserConfig;
 use super::counters::QueueCounters;
@@ -31,11 +31,12 @@ pub struct ControlStatus {
     pub queue_pairs: u16,
     /// Receive offloads accepted by the guest, as feature bits.
     pub guest_offloads: u64,
-    /// The guest's interrupt coalescing for each ring, in the order of the vrings. `None` if not set.
+    /// The guest's interrupt coalescing for each ring, in the order of the vrings. `None` for a ring without such
+    /// settings.
     pub coalescing: Vec<Option<Coalescing>>,
     /// The guest's receive filter.
     pub filter: FilterStatus,
-    /// The guest's hash settings for received frames. `None` if not set.
+    /// The guest's hash settings for received frames. `None` if the guest has set none.
     pub hash: Option<HashStatus>,
     /// Number of refused commands.
     pub refused: u64,
@@ -80,7 +81,7 @@ pub(super) struct Settings {
     rss: Option<Arc<Rss>>,
     /// The address set by the guest.
     mac: Option<MacAddress>,
-    /// True if the guest was asked to announce itself and has not confirmed yet.
+    /// True if the guest was asked to announce itself and has not yet confirmed the announcement.
     is_asked_to_announce: bool,
 }
 
@@ -91,7 +92,7 @@ pub(super) struct RingSettings {
     pub is_in_use: bool,
     /// The negotiated features, except offloads switched off by the guest.
     pub features: u64,
-    /// The guest's interrupt coalescing. `None` if not set.
+    /// The guest's interrupt coalescing for this ring. `None` if the guest has set none.
     pub wish: Option<Coalescing>,
     /// The guest's receive filter. If `None`, every frame passes.
     pub filter: Option<Arc<Filter>>,
@@ -117,15 +118,15 @@ pub(super) struct Control {
     pub kick: Option<Arc<OwnedFd>>,
     negotiated: u64,
     rules: Rules,
-    /// The settings in force.
+    /// The guest's current settings.
     pub settings: Settings,
     /// Number of refused commands.
     refused: u64,
-    /// Number of all commands, and number of successful commands, since the driver was reset.
+    /// Number of all commands, and number of successful commands, since the last reset of the driver.
     commands: [u64; 2],
-    /// The ring's base and the features at the time when the ring stopped.
+    /// The control queue's base, and the negotiated features, when the control queue stopped.
     stopped_at: Option<(u32, u64)>,
-    /// True if the ring has been started since the frontend connected.
+    /// True if the control queue has been started since the frontend connected.
     has_run: bool,
 }
 
@@ -146,15 +147,14 @@ impl Settings {
         }
     }
 
-    /// Changes the filter. A guest that has set modes or a table of addresses has a filter. Returns `None` if the
-    /// change is invalid.
+    /// Applies `change` to the guest's receive filter. Returns `None` if the change is invalid.
     fn with_filter(mut self, change: impl FnOnce(&mut Filter) -> Option<()>) -> Option<Self> {
         change(Arc::make_mut(&mut self.filter))?;
         Some(self)
     }
 
     /// Changes the number of queue pairs in use. A queue that is enabled again gets the last coalescing settings of its
-    /// direction (V75, V76). The port steers the guest's flows again.
+    /// direction (V75, V76). Because the change removes the guest's indirection table, the port then steers the flows.
     fn with_queue_pairs(mut self, pairs: u16) -> Self {
         self.rss = self.rss.map(|rss| Arc::new(Arc::unwrap_or_clone(rss).without_table()));
         self.queue_pairs = pairs;
@@ -286,7 +286,7 @@ impl Control {
         self.commands[0] += 1;
     }
 
-    /// Counts the result of a command.
+    /// Counts a command as done or refused.
     pub(super) fn end(&mut self, is_done: bool) {
         self.commands[1] += u64::from(is_done);
         self.refused += u64::from(!is_done);
@@ -326,7 +326,8 @@ impl Control {
         vring <= 2 * pairs && (self.statistics_types() & of_queue).contains(types)
     }
 
-    /// Validates a command and returns the new settings, not yet applied. `None` if malformed or not negotiated.
+    /// Validates a command and returns its effect, which is not yet applied. Returns `None` if the command is malformed
+    /// or its feature was not negotiated.
     pub(super) fn plan(&self, command: &Command) -> Option<Planned> {
         let mut next = self.settings.clone();
         Some(Planned::Change(match command {

@@ -126,8 +126,8 @@ struct Setup {
     place: RingPlace,
     has_place: bool,
     base: u32,
-    /// The ring's base at a reset. During a migration, QEMU resets the device status before requesting the bases (7.2:
-    /// `vhost_dev_stop`).
+    /// The ring's base when the device was reset. During a migration, QEMU resets the device status before requesting
+    /// the bases (7.2: `vhost_dev_stop`).
     ended_at: Option<u32>,
     /// The position at which the ring stopped. `None` after the frontend set a new base.
     stopped_at: Option<u32>,
@@ -139,7 +139,7 @@ struct Setup {
     call_pipe: Option<CallPipe>,
     is_logged: bool,
     is_running: bool,
-    /// The enabled state last set by the frontend, for a data ring.
+    /// Whether the frontend last enabled or disabled a data ring. `None` before the frontend has set this state.
     is_enabled: Option<bool>,
 }
 
@@ -157,13 +157,13 @@ pub(super) struct Device {
     call_threads: Arc<()>,
     queues: Vec<Sender<QueueState>>,
     vrings: Vec<Setup>,
-    /// The control queue, if the port serves it. `vrings` includes its vring.
+    /// The control queue, if the port serves it. `vrings` includes the vring of the control queue.
     control: Option<Control>,
     memory: Arc<GuestMemory>,
     features: u64,
     /// Features offered on this connection. The frontend can accept these features at any time, because vhost-user
-    /// cannot withdraw an offer. A feature that was switched off meanwhile stays acceptable until the frontend
-    /// reconnects.
+    /// cannot withdraw an offer. A feature that the operator switches off after the offer stays acceptable until the
+    /// frontend reconnects.
     shown: u64,
     protocol_features: u64,
     status: u8,

@@ -19,7 +19,7 @@ pub enum VhostUserError {
         /// The maximum number of queue pairs.
         most: u16,
     },
-    /// Several queue pairs were requested without a control queue, which a guest needs to enable them.
+    /// Several queue pairs were requested without a control queue, which a guest needs to enable several pairs.
     #[error(
         "vhost-user \"{}\": {queue_pairs} queue pairs without a control queue, needed for more than one pair; use 1, \
          or a frontend with a control queue",
@@ -60,7 +60,7 @@ pub enum VhostUserError {
         socket: PathBuf,
         /// The failed operation.
         doing: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// A system call failed.
@@ -70,7 +70,7 @@ pub enum VhostUserError {
         socket: PathBuf,
         /// The failed operation.
         doing: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
 }

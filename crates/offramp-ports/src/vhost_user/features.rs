@@ -86,7 +86,8 @@ fn bits_of(offloads: Offloads) -> u64 {
 }
 
 /// Removes one meaning of bit 26 from an offer. A meaning already in `shown` stays for the whole connection, because
-/// the frontend accepts only a bit. A port that offers AccECN to its guest does not offer migration.
+/// the frontend's acceptance contains only the bit, not its meaning. A port that offers AccECN to its guest does not
+/// offer migration.
 pub(super) fn with_one_meaning(offer: u64, shown: u64) -> u64 {
     match (shown & LOG_ALL != 0, (offer | shown) & GUEST_ACCECN != 0) {
         (true, _) => offer & !GUEST_ACCECN,

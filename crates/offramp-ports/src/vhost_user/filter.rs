@@ -91,7 +91,7 @@ impl AddressTable {
         table
     }
 
-    /// Returns the slot of an address. If the table lacks the address, returns the free slot for it as `Err`.
+    /// Returns the slot of an address. If the table lacks the address, returns the free slot for the address as `Err`.
     #[inline]
     fn find(&self, number: u64) -> Result<usize, usize> {
         let last = self.slots.len() - 1;
@@ -112,12 +112,13 @@ impl AddressTable {
 /// The receive filter of a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
-    /// The receive modes in force. If `None`, the guest has set neither modes nor addresses, and receives frames for
-    /// all addresses. A driver can negotiate `CTRL_RX` without ever using the feature.
+    /// The guest's receive modes. If `None`, the guest has set neither modes nor addresses, and receives frames for all
+    /// addresses. A driver can negotiate `CTRL_RX` without ever using the feature.
     pub modes: Option<ReceiveModes>,
     /// The guest's own address. If `None`, unicast frames are not filtered.
     pub own: Option<MacAddress>,
-    /// Further unicast addresses, and further group addresses. Addresses of the wrong kind are left out.
+    /// The unicast addresses and the group addresses that the guest receives in addition to `own`. A group address in
+    /// the unicast list, or a unicast address in the multicast list, is ignored.
     addresses: [AddressTable; 2],
     /// The VLANs whose tagged frames pass. If `None`, all tagged frames pass.
     pub vlans: Option<VlanTable>,

@@ -31,7 +31,8 @@ impl Link {
         self.down.load(Ordering::Acquire) == 0
     }
 
-    /// Sets the state of the wire. A change of the link is reported to the guest if its frontend supports such reports.
+    /// Sets the state of the wire. A change of the link is reported to the guest if the frontend supports reports of
+    /// configuration changes.
     pub fn set_up(&self, is_up: bool) {
         self.set(WIRE_DOWN, is_up);
     }
@@ -65,7 +66,7 @@ impl AsFd for Link {
     }
 }
 
-/// The presence of a port's frontend, and the link of the port at the other end.
+/// The presence of a port's frontend, and the link of the port at the opposite end of the cable.
 #[derive(Debug, Default)]
 pub(super) struct Presence(Mutex<(bool, Option<Arc<Link>>)>);
 

@@ -23,7 +23,8 @@ type Work<S> = Box<dyn FnOnce(&mut S) + Send>;
 #[derive(Debug)]
 struct Shared<S> {
     /// True while the inbox has work and the bell rings. Flag and bell change only while the inbox is locked, so a
-    /// queue's thread always finds both in the same state. Otherwise, a late bell would wake the thread needlessly.
+    /// queue's thread always finds both in the same state. If flag and bell could differ, a late ring would wake the
+    /// thread needlessly.
     has_work: AtomicBool,
     bell: Bell,
     work: Mutex<Inbox<S>>,
@@ -41,7 +42,7 @@ impl<S> std::fmt::Debug for Inbox<S> {
 }
 
 impl<S> Shared<S> {
-    /// Locks the inbox. After a panic of another thread, the worst case is undone work.
+    /// Locks the inbox. After a panic of another thread that held the lock, at worst some requested work is not done.
     fn inbox(&self) -> MutexGuard<'_, Inbox<S>> {
         self.work.lock()
     }

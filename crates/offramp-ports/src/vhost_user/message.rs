@@ -1,8 +1,8 @@
 //! Reception of one message from a frontend.
 //!
-//! No function here blocks. While a message is incomplete, the thread serves the port's other events; an overdue
-//! message counts as late. Crate `vhost` reads a message without checking its length. The crate therefore gets only
-//! whole messages, on a separate socket.
+//! No function here blocks. While a message is incomplete, the thread serves the port's other events. A message that is
+//! incomplete at its deadline ends the connection. Crate `vhost` reads a message without checking its length. The crate
+//! therefore gets only whole messages, on a separate socket.
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -26,7 +26,7 @@ const FDS_MAX: usize = REGIONS_MAX;
 const CONTROL_LEN: usize = 16 + 253 * FD_LEN;
 /// Length of a descriptor in control data, in bytes.
 const FD_LEN: usize = size_of::<libc::c_int>();
-/// Time limit for the remaining bytes of a message.
+/// Time limit for the remaining bytes of a message after its first bytes have arrived.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The reason for an unreadable or refused message. The connection must end.

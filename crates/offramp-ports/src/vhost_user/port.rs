@@ -76,7 +76,8 @@ impl VhostPort {
             self.show_before_change();
         }
         if passed_cost_bytes > 0 {
-            // Also charge this cost, because a guest can refill a disabled ring before each fetch from another pair.
+            // Also charge the cost of the pairs that had no frame, because a guest can refill a disabled ring before
+            // each fetch from another pair.
             self.queues[self.fetched_from].charge(passed_cost_bytes);
         }
         fetched

@@ -1,8 +1,8 @@
 //! One queue pair of a guest, for one thread. The thread fetches frames from the transmit ring, and delivers frames to
 //! the receive ring.
 //!
-//! A sent frame is copied into private memory before any byte is examined. If the guest changes the original
-//! afterwards, the adapter still sends the checked copy.
+//! A sent frame is copied into private memory before any byte is examined. If the guest changes the original after the
+//! copy, the adapter still sends the checked copy.
 
 use super::mailbox::Receiver;
 use super::rss::{FrameHash, Rss};
@@ -97,13 +97,13 @@ impl VhostQueue {
         self.state.deliver(meta, frame, hash)
     }
 
-    /// Makes the requested changes.
+    /// Runs the changes requested through the mailbox.
     #[inline]
     fn serve(&mut self) {
         self.has_changed |= self.mailbox.serve(&mut self.state);
     }
 
-    /// Returns whether anything has changed since the last call.
+    /// Returns whether the rings or the guest's settings have changed since the last call.
     #[inline]
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
@@ -257,10 +257,10 @@ impl HostPort for VhostQueue {
 
 /// Interrupts of a guest are notifications: on the receive ring for frames, and on the transmit ring for completions.
 ///
-/// A filling ring also causes a notification, regardless of the policy. The receive ring does so when less than half of
-/// its buffers are left. The transmit ring does so when a quarter of the ring was returned since the last notification.
-/// A deferred notification is sent at once when its ring is stopped. The cost of a notification is its measured time on
-/// this thread plus the assumed time in the guest.
+/// Regardless of the policy, the guest is also notified when less than half of the receive ring's buffers are left. A
+/// larger `ring_guard_frames` raises this limit. The guest is also notified when the frames returned since the last
+/// notification reach a quarter of the transmit ring's size. A deferred notification is sent at once when its ring is
+/// stopped. The cost of a notification is its measured time on this thread plus the assumed time in the guest.
 impl Interrupts for VhostQueue {
     fn moderate(&mut self, config: &ModerationConfig) {
         self.state.moderate(config);

@@ -1,4 +1,4 @@
-//! The message channel to one frontend at a time, over a Unix socket of the port or the frontend.
+//! The message channel to one frontend at a time, over a Unix socket created by the port or by the frontend.
 //!
 //! Crate `vhost` reads and answers most messages. The session itself handles these messages:
 //! - `SET_STATUS`, `GET_STATUS`, `NET_SET_MTU` and `SEND_RARP`, because the crate does not support these messages.
@@ -486,8 +486,8 @@ impl Session {
     }
 }
 
-/// Waits until an answer can be sent. Otherwise, a frontend that sends requests but never reads answers would block the
-/// thread in `send`.
+/// Waits until an answer can be sent. Without this wait, a frontend that sends requests but never reads answers would
+/// block the thread in `send`.
 fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
     // A writable socket has most of its buffer free, which exceeds the longest answer.
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];

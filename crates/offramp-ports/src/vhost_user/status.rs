@@ -24,7 +24,7 @@ pub struct PortStatus {
     pub memory_regions: usize,
     /// Size of mapped guest memory, in bytes.
     pub memory_bytes: u64,
-    /// Address ranges of the regions in this process.
+    /// Address ranges of the mapped regions of guest memory in this process.
     pub memory_places: Vec<Range<u64>>,
     /// The guest's settings through its control queue. `None` unless the port serves the queue and the queue is
     /// running.

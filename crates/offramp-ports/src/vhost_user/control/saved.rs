@@ -33,7 +33,8 @@ impl Control {
             commands.extend(wish.map(|wish| command(VIRTIO_NET_CTRL_NOTF_COAL, number, &wish_bytes(wish))));
         }
         commands.extend(self.steering_commands());
-        // Rings of unused pairs have the settings of their direction.
+        // A ring of an unused pair needs no separate command: it has the coalescing settings of all rings in its
+        // direction.
         for (vring, wish) in coalescing.iter().enumerate().take(2 * usize::from(*queue_pairs)) {
             if let Some(wish) = wish.filter(|wish| of_all[vring % 2] != Some(*wish)) {
                 let fields = [&(vring as u32).to_le_bytes()[..], &wish_bytes(wish)].concat();
@@ -65,7 +66,7 @@ impl Control {
     }
 
     /// Returns the commands for the number of pairs and for RSS. The command for the number of pairs removes the
-    /// indirection table; the RSS command sets both.
+    /// indirection table; the RSS command sets the number of pairs and the table.
     fn steering_commands(&self) -> Vec<Vec<u8>> {
         let pairs = self.settings.queue_pairs;
         let set_pairs = command(VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, &pairs.to_le_bytes());
@@ -98,8 +99,8 @@ impl Control {
         commands
     }
 
-    /// Restores the guest's settings from an earlier backend, and the position at which the control queue stopped.
-    /// Returns the first command that this port does not permit as an error.
+    /// Restores the guest's settings from an earlier backend, and the position at which the control queue stopped. The
+    /// error is the first command that this port does not permit.
     pub(in crate::vhost_user) fn load(&mut self, commands: &[Vec<u8>], base: Option<u32>) -> Result<(), Vec<u8>> {
         for bytes in commands {
             let planned = Command::parse(bytes).and_then(|command| self.plan(&command));

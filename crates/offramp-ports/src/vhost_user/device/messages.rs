@@ -107,8 +107,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
         let vring = index as usize;
         // With libkrun, this can be the only message about a driver reset. A running ring then holds contents of the
-        // old driver, so stop the ring until the new kick. A monitor that continues a guest has requested the base
-        // before, so the ring is already stopped.
+        // old driver, so stop the ring until the next kick. A monitor that continues a guest has already requested the
+        // base, which stopped the ring.
         if self.vring(vring)?.is_running {
             self.finish(vring)?;
             if self.is_control(vring) {
@@ -302,7 +302,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             queue.run(move |state| state.set_log(log)).map_err(Refused::from)?;
         }
         self.control.iter_mut().for_each(|control| control.queue.set_log(self.log.clone()));
-        // Drop the old log here, like replaced memory: a queue's thread must not unmap it.
+        // Drop the old log here, like replaced memory: a queue's thread must not unmap the log.
         drop(replaced);
         Ok(())
     }

@@ -74,14 +74,14 @@ impl CallModeration {
         self.is_off
     }
 
-    /// Changes the moderation, including that of deferred notifications. Send or drop deferred notifications before
-    /// switching moderation off.
+    /// Changes the moderation, also for notifications that are already deferred. Send or drop deferred notifications
+    /// before switching moderation off.
     pub(super) fn moderate(&mut self, config: &ModerationConfig) {
         self.is_off = config.policy == Policy::Off;
         self.moderator.set(*config);
     }
 
-    /// Returns the moderation in force.
+    /// Returns the current moderation.
     pub(super) fn config(&self) -> &ModerationConfig {
         self.moderator.config()
     }
@@ -144,7 +144,7 @@ impl CallModeration {
         unwanted.plus(wanted)
     }
 
-    /// Reports `bytes` transferred in the opposite direction.
+    /// Reports to the moderator the `bytes` transferred in the opposite direction.
     pub(super) fn other_direction(&mut self, bytes: u64) {
         self.moderator.other_direction(bytes);
     }

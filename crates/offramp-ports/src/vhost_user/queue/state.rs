@@ -29,7 +29,7 @@ pub(in crate::vhost_user) enum Side {
 }
 
 impl Side {
-    /// Returns the side and the pair of a vring's index.
+    /// Returns the ring and the queue pair that a vring index denotes.
     pub(crate) fn of(vring: usize) -> (Self, usize) {
         (if vring.is_multiple_of(2) { Self::Receive } else { Self::Transmit }, vring / 2)
     }
@@ -48,15 +48,16 @@ pub(in crate::vhost_user) struct Start {
     pub inflight: Option<Part>,
 }
 
-/// The parts that are read from a guest's frame.
+/// The parts that are read from a transmit chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// Only the frame: the guest negotiated no transmit offload.
+    /// Only the frame, because the guest negotiated no transmit offload.
     #[default]
     Frames,
-    /// The frame and its request.
+    /// The frame and the offload request in its header.
     Requests,
-    /// The frame and its request, both counted in the guest's statistics.
+    /// The frame and the offload request in its header. The frame and the request are counted in the guest's
+    /// statistics.
     Counted,
 }
 
@@ -229,7 +230,7 @@ impl QueueState {
         self.pause(side)
     }
 
-    /// Stops a ring before an immediate restart. The ring stays in use.
+    /// Stops a ring before an immediate restart, but leaves it marked as in use.
     pub(crate) fn pause(&mut self, side: Side) -> Option<u32> {
         let (log, counters) = (self.log.clone(), Arc::clone(&self.counters));
         self.side(side).pause(log.as_deref(), &counters)

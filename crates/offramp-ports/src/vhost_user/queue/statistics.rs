@@ -44,7 +44,7 @@ pub(super) struct Statistics {
 }
 
 impl Statistics {
-    /// Counts a frame of `len` bytes delivered to the guest, or its loss.
+    /// Counts a frame of `len` bytes as delivered to the guest, or as lost.
     #[inline(never)]
     pub(super) fn received(&mut self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
         if let Err(error) = outcome {

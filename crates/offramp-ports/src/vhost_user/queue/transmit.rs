@@ -29,7 +29,8 @@ impl QueueState {
         }
     }
 
-    /// Completes the fetched chains. Fetches new chains only from a disabled ring, to discard them.
+    /// Completes the fetched chains. Fetches new chains only from a disabled ring, to discard the frames in these
+    /// chains.
     pub(super) fn hold_transmit(&mut self) {
         self.publish_transmit();
         self.tx_cost_bytes = 0;

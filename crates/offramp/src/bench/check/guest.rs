@@ -21,7 +21,8 @@ pub const ARGUMENT: &str = "check-guest";
 const HOST: (IpAddr, u8) = (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), PREFIX_LEN);
 const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const PREFIX_LEN: u8 = 24;
-/// The guest's kernel modules in addition to its card's modules. Packet sockets are built into the kernel.
+/// The kernel modules that the guest loads in addition to the modules for its virtio-net card. Packet sockets are built
+/// into the kernel.
 const MODULES: [&str; 1] = ["veth"];
 const VETH: [&str; 2] = ["va", "vb"];
 /// The interfaces served in the guest, on consecutive ports.

@@ -1,5 +1,5 @@
-//! A port of a running daemon as an end of the check: a TAP with its adapter. The receive offloads are switched over
-//! the control socket.
+//! A port of a running daemon as one end of the checked path: a TAP with its adapter. The check switches the adapter's
+//! receive offloads over the daemon's control socket.
 
 use crate::show::ask_status;
 use offramp_check::Captured;
@@ -22,9 +22,9 @@ pub struct PortEnd {
     tap: LocalEnd,
     description: Description,
     control: PathBuf,
-    /// The adapter's features at the start.
+    /// The state of the adapter's features before the check.
     found: BTreeMap<String, bool>,
-    /// The adapter's current features.
+    /// The current state of the adapter's features.
     now: BTreeMap<String, bool>,
 }
 

@@ -11,7 +11,7 @@ use offramp_lab::device::{self, DeviceConfig};
 use offramp_lab::model::{Experiment, Verdict as Comparison};
 use offramp_testbed::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
 
-/// The lab's experiments, and the offloads measured by each.
+/// The lab's experiments, and the offloads measured by each experiment.
 const EXPERIMENTS: [(&str, &[&str]); 9] = [
     ("tx-checksum", &["tx-checksum"]),
     ("sg", &["tx-scatter-gather"]),

@@ -102,8 +102,8 @@ pub(super) fn run(args: &Args) -> Done {
     written.unwrap_or(Ok(ExitCode::SUCCESS))
 }
 
-/// Returns the ranges of the parameters. An elasticity describes the neighbourhood of a value and ignores its interval.
-/// All other methods cover the whole interval.
+/// Returns the ranges of the parameters. An elasticity describes the neighbourhood of a value and ignores the
+/// parameter's interval. All other methods cover the whole interval.
 fn ranges(args: &Args) -> Result<Ranges, String> {
     let share = checked_share(args.range.unwrap_or(RANGE_PERCENT))?;
     match (args.range, args.method) {
