@@ -1,4 +1,4 @@
-//! Two adapters on a cable, polled by one thread. The adapters connect a harness' own host to the other end.
+//! Two adapters on a cable, polled by one thread. The adapters connect the host under test with a host of the harness.
 
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -9,7 +9,7 @@ use offramp_ports::worker::{HostIo, Task, Worker};
 use offramp_testbed::failure::{self, Doing};
 use std::sync::Arc;
 
-/// Two running adapters. Drop them before the guests and TAPs whose queues they use.
+/// Two running adapters. Drop the adapters before the guests and TAPs whose queues the adapters use.
 pub struct Adapters {
     worker: Worker,
     /// The control of the first port's adapter.

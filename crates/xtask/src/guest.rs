@@ -169,7 +169,8 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Runs the combinations and the cases, and prints a line for each. Returns whether no combination and no case failed.
+/// Runs the combinations and the cases, and prints a line for each combination and each case. Returns whether no
+/// combination and no case failed.
 ///
 /// # Errors
 /// Returns an error if the guest's kernel is not available, or a signal arrives.
@@ -268,7 +269,7 @@ fn start_relay(command: Command, socket: &str, ns: &NetNs) -> Result<Program> {
     Ok(program)
 }
 
-/// Boots a guest, judges it, and returns the duration of the boot.
+/// Boots a guest, checks its driver, and returns the duration of the boot.
 fn run_one(bench: &Bench, options: &Options, config: &MachineConfig) -> Result<Duration> {
     let (args, scratch, ns) = (bench.args, &bench.scratch, new_namespace()?);
     let relay = match args.backend {
@@ -305,7 +306,7 @@ fn judge(args: &Args, options: &Options, machine: &mut Machine, ns: &NetNs, payl
     tcp::host_to_guest(machine, ns, HOST.into())
 }
 
-/// Returns the counters of both ends as text, for a message.
+/// Returns the counters of the guest's and the host's interface as text, for a message.
 fn counters(machine: &mut Machine, ns: &NetNs) -> String {
     let guest =
         machine.run("grep -H . /sys/class/net/eth0/statistics/[rt]x_* | sed 's/.*statistics.//' | grep -v ':0'");

@@ -36,7 +36,8 @@ use std::time::Duration;
 
 /// Minimum throughput of the victim under attack, as a share of its throughput next to an idle guest.
 const SHARE_MIN: f64 = 0.45;
-/// Maximum ratio of the victim's 99th percentile of round-trip times under attack to that next to an idle guest.
+/// Maximum ratio of the victim's 99th percentile of round-trip times under attack to the same percentile next to an
+/// idle guest.
 const P99_RATIO_MAX: f64 = 2.0;
 /// Minimum number of samples of a state for a judgement.
 const ROUNDS_MIN: u32 = 5;
@@ -335,12 +336,13 @@ impl Counts {
     }
 }
 
-/// The daemon's resources, and the ports' status of their hosts.
+/// The daemon's memory and descriptors, and the status of its ports.
 #[derive(Debug)]
 struct Account {
     memory_kib: u64,
     descriptors: usize,
-    /// Values of the ports without an attacker that must stay constant: any change would be a sign of a reset.
+    /// Values of the daemon's status that an attack must not change. A change would be a sign of a reset or a
+    /// disconnection.
     ports: Vec<Value>,
 }
 

@@ -1,9 +1,9 @@
 //! Tests with a Linux kernel as the IPsec peer. A guest behind a vhost-user port encrypts and decrypts in its kernel
-//! (xfrm). A TAP's adapter does so for the host's TCP/IP.
+//! (xfrm). The adapter of a TAP encrypts and decrypts the packets of the host's TCP/IP.
 //!
 //! The guest's associations are installed by `ip xfrm`. The adapter imports the same text, as `offramp sa import
 //! --peer` does. The harness then sends bytes over TCP in both directions, and checks their SHA-256 and the counters of
-//! both ends.
+//! the guest and the adapter.
 
 mod case;
 mod judge;

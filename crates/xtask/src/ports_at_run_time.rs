@@ -25,7 +25,8 @@ pub struct Args {
     ports: usize,
 }
 
-/// Adds guests' ports to one switch, one at a time, and removes them. Returns whether the costs are within the limits.
+/// Adds guests' ports to one switch, one at a time, and removes these ports. Returns whether the costs are within the
+/// limits.
 ///
 /// # Errors
 /// Returns an error if the daemon refuses a request.

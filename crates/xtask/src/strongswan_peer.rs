@@ -6,8 +6,8 @@
 //! ```
 //!
 //! strongSwan accepts keys only from IKE. A second charon, on the adapter's host, therefore negotiates with the first
-//! through the adapter, and writes the keys into its log. The second charon is then killed without notice to its peer.
-//! The adapter uses the keys from the log. The harness sends bytes over TCP in both directions, and checks their
+//! charon through the adapter, and writes the keys into its log. The second charon is then killed without notice to its
+//! peer. The adapter uses the keys from the log. The harness sends bytes over TCP in both directions, and checks their
 //! SHA-256 and the adapter's counters.
 
 use crate::adapters::{Adapters, open_tap};
@@ -73,7 +73,7 @@ fn judge(name: &str) -> Result<()> {
     let suite = Suite::by_name(name).doing("the suite")?;
     let scratch = Scratch::new()?;
     let bed = Bed::new()?;
-    // This value is dropped before the bed, because it uses the bed's namespace.
+    // This value is dropped before the bed, because charon uses a namespace of the bed.
     let _far = bed.start_charon(1, name, &scratch)?;
     let keys = Keys::of(&bed.negotiate(name, &scratch)?, suite)?;
     bed.install(&keys, suite)?;
@@ -110,8 +110,8 @@ impl Bed {
         let (Some(host), Some(far)) = (tap.queue(0), line.queue(0)) else { return failed("a port has no queue") };
         let config = AdapterConfig { mtu: MTU as usize, ..AdapterConfig::default() };
         let adapters = Adapters::start(WORKER_NAME, &config, host, far)?;
-        // The inner network is on the TAP, so that packets for the other inner host are sent to the other end and
-        // encrypted.
+        // The inner network is on the TAP, so that packets for strongSwan's inner host pass through the adapter, which
+        // encrypts them.
         inside(&hosts[0], "setting up our host", || {
             link::set_up(TAP)?;
             link::add_address(TAP, OUTER[0].into(), PREFIX_LEN)?;
@@ -126,12 +126,12 @@ impl Bed {
         Charon::start(&format!("swan{side}"), &end, &self.hosts[side], scratch)
     }
 
-    /// Runs a charon on offramp's side, and returns its log after the negotiation.
+    /// Runs a charon on the adapter's host, and returns the log of this charon after the negotiation.
     fn negotiate(&self, suite: &str, scratch: &Scratch) -> Result<String> {
         let ours = self.start_charon(0, suite, scratch)?;
         ours.initiate()?;
         let log = fs::read_to_string(&ours.log).doing("reading charon's log")?;
-        // Kill charon, so that it does not notify its peer of its end.
+        // Kill charon, so that charon does not notify its peer of its end.
         drop(ours);
         stop::sleep(SETTLE)?;
         Ok(log)
@@ -154,7 +154,7 @@ impl Bed {
         self.adapters.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("installing associations")
     }
 
-    /// Sends bytes from one host to the other, and checks that they arrive unchanged.
+    /// Sends bytes from one host to the other, and checks that the bytes arrive unchanged.
     fn transfer(&self, from: usize) -> Result<()> {
         let to = 1 - from;
         let bytes = random_bytes(from as u64, STREAM_LEN);
@@ -193,14 +193,14 @@ fn send(to: SocketAddr, bytes: &[u8]) -> std::io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-/// The result of charon's negotiation, indexed by the sending side.
+/// The result of charon's negotiation. The index is the number of the sending host.
 struct Keys {
     spis: [u32; 2],
     secrets: [(SecretKey, SecretKey); 2],
 }
 
 impl Keys {
-    /// Reads the log of the initiating side.
+    /// Reads the log of the charon that initiated the negotiation.
     fn of(log: &str, suite: Suite) -> Result<Self> {
         let spi = |from: usize| {
             let ends = format!(", src {} dst {}", OUTER[from], OUTER[1 - from]);

@@ -15,7 +15,8 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum pause during a transfer.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
-/// Time limit of the guest's end, shorter than the limit of a command, so that the guest answers in time.
+/// Time limit in seconds of the guest's program. The limit is shorter than the limit of a command, so that the guest
+/// answers in time.
 const GUEST_TIMEOUT_SECONDS: u32 = 85;
 /// Interval between two checks for a connection.
 const LOOK: Duration = Duration::from_millis(10);
@@ -60,7 +61,7 @@ pub fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
-/// Checks a digest against the expected one.
+/// Checks a digest against the expected digest.
 ///
 /// # Errors
 /// Returns an error if the digests differ. The message contains `what`.

@@ -1,5 +1,5 @@
-//! Two adapters connected by a cable, with vhost-user on one side, and vhost-user or a TAP on the other side.
-//! Alternatively, one adapter with a wire that returns every frame.
+//! Two adapters connected by a cable, with a vhost-user port as one host, and a vhost-user port or a TAP as the other
+//! host. With `--echo`, one adapter with a wire that returns every frame.
 
 use crate::adapters::open_tap;
 use crate::seam::{self, OfferArgs};
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.echo {
         let [queues] = <[_; 1]>::try_from(hosts).or_else(|_| failed("give exactly one --socket with --echo"))?;
-        // Pin only now, so that the port's own threads can run on other processors.
+        // Pin this thread only after opening the port, so that the port's own threads can run on other processors.
         if let Some(cpu) = args.cpu {
             cpu::pin_current_thread(&[cpu]).doing("choosing a processor")?;
         }

@@ -66,7 +66,7 @@ fn download_into(root: &Path) -> Result<()> {
     let part = root.with_extension(std::process::id().to_string());
     fs::create_dir_all(&part).doing(part.display())?;
     let unpacked = AptRoot::new(&part).and_then(|apt| unpack_into(&part.join("root"), &apt));
-    // Another run may have unpacked the same packages meanwhile. Either result is valid.
+    // Another run of this program may have unpacked the same packages first. The directories of both runs are valid.
     let moved = unpacked.and_then(|()| match fs::rename(part.join("root"), root) {
         Err(_) if root.is_dir() => Ok(()),
         other => other.doing(root.display()),

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Each [`Step`] is a command in the guest or on the host, with its expected effects on `offramp show --json` and on
-//! traffic. A guest in User Mode Linux also forwards its control queue, and runs a shorter list of steps.
+//! traffic. User Mode Linux also forwards its guest's control queue. A guest in User Mode Linux runs a shorter list of
+//! steps.
 
 mod steps;
 mod traffic;
@@ -44,7 +45,7 @@ const OTHER_MAC: &str = "02:00:00:00:00:55";
 const VETHS: [&str; 2] = ["xtask0", "xtask1"];
 /// Source address of datagrams. The guest has no route to this address, so the guest does not answer.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
-/// Number of datagrams in a test of arrival, and maximum number of other frames during the test.
+/// Number of datagrams sent to test whether frames arrive, and maximum number of other frames during this test.
 const DATAGRAMS: u16 = 64;
 const OTHERS_MAX: u64 = 16;
 /// Length of a frame sent to a given destination, in bytes.
@@ -54,9 +55,9 @@ const PACED_DATAGRAMS: u16 = 256;
 const PACE: Duration = Duration::from_millis(2);
 /// Time limit for frames or settings to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Time limit until the driver sets another coalescing under load. The driver compares samples of 64 interrupts, and
-/// keeps its setting while the samples are similar. Under continuous bursts, the driver polls and gets hardly any
-/// interrupts.
+/// Time limit until the driver changes its coalescing settings under load. The driver compares samples of 64
+/// interrupts, and does not change its settings while the samples are similar. Under continuous bursts, the driver
+/// polls and gets hardly any interrupts.
 const ADAPTS_WITHIN: Duration = Duration::from_mins(1);
 /// Interval between two polls.
 const LOOK: Duration = Duration::from_millis(50);
@@ -276,7 +277,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Sends datagrams until the driver has set another coalescing.
+    /// Sends datagrams until the driver has changed its coalescing settings.
     fn adapts(&self) -> Result<()> {
         let coalescing = || Ok(self.port()?["host"]["control_queue"]["coalescing"].take());
         let before = coalescing()?;
@@ -336,8 +337,8 @@ impl Bench {
         failed(format!("expected more flows on the second pair; on each pair: {more:?}"))
     }
 
-    /// Expects that frames with this destination arrive at the guest, or do not arrive. The broadcasts sent afterwards
-    /// arrive in any case.
+    /// Expects that frames with this destination arrive at the guest, or do not arrive. The broadcasts sent after these
+    /// frames arrive in any case.
     fn arrives(&mut self, destination: Destination, is_expected: bool) -> Result<()> {
         let before = self.received()?;
         let lost_before = self.lost("guest_filter")?;
@@ -436,11 +437,13 @@ impl Bench {
         settled(PATIENCE, || self.lost("rate_limit"), |lost| lost - before.0 >= u64::from(DATAGRAMS) / 2)?;
         let of_queues = self.by_queue("ratelimit_bytes")?;
         let bytes = of_queues.iter().sum::<u64>() - before.1.iter().sum::<u64>();
-        // Read this counter after the bytes, so that the counter includes the losses in between.
+        // Read the daemon's counter after the guest's counter, so that the daemon's counter includes all frames in the
+        // guest's counter.
         let lost = self.lost("rate_limit")? - before.0;
         println!("  traffic: {DATAGRAMS} frames of {FRAME_LEN} bytes; show: {lost} lost by the limit");
         println!("  guest: rx0_hw_ratelimit_bytes and rx1_hw_ratelimit_bytes: {of_queues:?}");
-        // Some lost frames may be shorter frames from other senders (ARP), or were lost later.
+        // Some lost frames may be shorter frames from other senders (ARP), or were lost after the guest's counter was
+        // read.
         let range = lost.saturating_sub(OTHERS_MAX) * FRAME_LEN as u64..=lost * FRAME_LEN as u64;
         if lost >= u64::from(DATAGRAMS) / 2 && range.contains(&bytes) {
             return Ok(());
@@ -449,7 +452,7 @@ impl Bench {
     }
 }
 
-/// Creates both ends of the wire, and sets addresses on the host's end.
+/// Creates the veth pair, and sets addresses on the host's interface of the pair.
 fn prepare_host(ns: &NetNs) -> Result<()> {
     inside(ns, "making the wire", || {
         link::create_veth(VETHS[0], VETHS[1])?;
@@ -464,7 +467,7 @@ fn prepare_host(ns: &NetNs) -> Result<()> {
     })
 }
 
-/// Polls until `is_right` accepts a value, or the time limit is reached. Returns the last value.
+/// Reads a value repeatedly until `is_right` accepts the value, or the time limit is reached. Returns the last value.
 fn settled<T>(timeout: Duration, mut read: impl FnMut() -> Result<T>, is_right: impl Fn(&T) -> bool) -> Result<T> {
     let found = stop::until(timeout, LOOK, || Ok(Some(read()?).filter(&is_right)))?;
     found.map_or_else(read, Ok)

@@ -64,7 +64,8 @@ fn kernel_root(cache: &Path) -> Result<PathBuf> {
     let part = cache.join(format!("{package}.{}", std::process::id()));
     fs::create_dir_all(&part).doing(part.display())?;
     let unpacked = download_and_unpack(&package, &part);
-    // Rename the directory atomically. Another run may do the same meanwhile, and either result is valid.
+    // Rename the directory atomically. Another run of this program may have created the same directory first. The
+    // directories of both runs are valid.
     let moved = unpacked.and_then(|()| match fs::rename(part.join("root"), &root) {
         Err(_) if root.join("boot").is_dir() => Ok(()),
         other => other.doing(root.display()),

@@ -263,7 +263,7 @@ impl<'a> Bed<'a> {
         let announced = watch(&self.ns, TAPS[to], &is_over)?;
         let began = Instant::now();
         let report = Monitor::connect(&self.places[self.at].scratch)?.migrate(&incoming)?;
-        // The source is paused permanently. Replacing it ends the source.
+        // The source QEMU stays paused. Replacing `machine` ends the source QEMU.
         self.machine = destination;
         self.at = to;
         stop::sleep(BESIDE)?;
@@ -290,7 +290,7 @@ fn file(scratch: &Scratch, tap: &str) -> String {
 }
 
 /// Starts QEMU at a place, and adds the place's TAP to the bridge. With `incoming`, QEMU receives a migrated guest
-/// through that socket.
+/// through the socket `incoming`.
 fn start_machine(
     case: &Case,
     base: &Base,
@@ -519,7 +519,8 @@ mod tests {
                     let _ = other.shutdown(Shutdown::Write);
                 });
                 let result = stream.exchange(&socket);
-                // After a wrong byte, `exchange` reads no further. Closing the socket ends the write of the other side.
+                // After a wrong byte, `exchange` reads no further. Closing the socket ends the blocking write of the
+                // thread `echo`.
                 drop(socket);
                 echo.join().unwrap();
                 result

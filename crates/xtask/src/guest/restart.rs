@@ -1,6 +1,6 @@
 //! Tests a TCP connection between a guest and the host while the backend between them is killed and restarted.
 //!
-//! The guest's end of the socket reconnects automatically (QEMU's `reconnect`). The TAP vanishes with the backend. An
+//! QEMU reconnects the vhost-user socket automatically (option `reconnect`). The TAP vanishes with the backend. An
 //! operator must assign the address to the new interface, as this case does.
 
 use super::{Bench, behind_port, counters, options};
@@ -37,8 +37,8 @@ pub fn run(bench: &Bench) -> Result<()> {
     let executable = daemon::build()?;
     let ns = new_namespace()?;
     let mut backend = Some(start_backend(bench, &executable, &ns)?);
-    // Use split rings: only the frontend could preserve the position in a packed ring, and QEMU does not do so for
-    // network cards.
+    // Use split rings: only the frontend could preserve the position in a packed ring, and QEMU does not preserve this
+    // position for network cards.
     let options = options::short(&[("mq", "off"), ("packed", "off")]);
     let network = vhost_user_network(&socket(bench), 1, ",reconnect=1");
     let mut machine = Machine::boot(&behind_port(&bench.base, &options, network, "")?, &ns)?;
@@ -89,10 +89,11 @@ fn connection_through_kill(
     if wait_under_way.recv_timeout(START_TIMEOUT).is_err() {
         return failed(format!("connection {kill} did not start within {START_TIMEOUT:?}"));
     }
-    // Dropping the daemon sends SIGKILL, so that it cannot return chains or close its connection in an orderly way.
+    // Dropping the daemon sends SIGKILL, so that the daemon cannot return chains or close its connection in an orderly
+    // way.
     *backend = None;
     *backend = Some(start_backend(bench, executable, ns)?);
-    // If the other end has failed, `join` returns the reason.
+    // If the host's thread has failed, `join` returns the reason.
     let _ = restarted.send(());
     let (received, printed) = tcp::join(host, machine.finish(&begun))?;
     let found = printed.split_whitespace().next().unwrap_or_default();
@@ -100,7 +101,8 @@ fn connection_through_kill(
     tcp::same(found, &expected, &format!("connection {kill}, host to guest"))
 }
 
-/// The host's end: a first part in both directions, a pause while the backend is killed, and the remaining bytes.
+/// The host's end of the TCP connection. The host transfers a first part in both directions, pauses while the backend
+/// is killed, and then transfers the remaining bytes.
 struct Halves {
     sent: Vec<u8>,
     received_len: usize,

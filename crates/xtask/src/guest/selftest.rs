@@ -68,7 +68,7 @@ const CSUM_TESTS: [(&str, &str); 9] = [
     ("tcp in udp, checksum by the adapter", "-P -t -e"),
 ];
 
-/// The sending end.
+/// The sender of a test: the guest or the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sender {
     Guest,
@@ -104,7 +104,7 @@ impl Family {
     }
 }
 
-/// One run of a program at both ends.
+/// One run of a test program in the guest and on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Test {
     program: &'static str,
@@ -140,7 +140,7 @@ impl Test {
         if self.program == "gro" { GRO_ATTEMPTS_MAX } else { 1 }
     }
 
-    /// Returns the program's arguments at one end.
+    /// Returns the program's arguments for the receiver or the sender.
     fn arguments(&self, macs: &Macs, receives: bool, interface: &str) -> String {
         let (source, destination) = match self.sender {
             Sender::Guest => (&macs.guest, &macs.host),
@@ -311,7 +311,7 @@ fn has_sockets(test: &Test, net: &Path) -> bool {
     read("packet").lines().skip(1).any(is_bound)
 }
 
-/// Returns the same check as a command for the guest's shell.
+/// Returns the check of [`has_sockets`] as a command for the guest's shell.
 fn sockets_there(test: &Test) -> String {
     if test.program == "csum" {
         format!("grep -q ':{CSUM_PORT:04X} ' /proc/net/udp /proc/net/udp6")
@@ -335,7 +335,7 @@ fn set_up_guest(machine: &mut Machine) -> Result<()> {
     machine.run(&format!("ip -6 address add {GUEST_V6}/{PREFIX_V6_LEN} dev eth0")).map(drop)
 }
 
-/// Sets the addresses of the host's end, and returns its Ethernet address.
+/// Sets the addresses of the host's TAP, and returns the Ethernet address of the TAP.
 fn set_up_host(ns: &NetNs) -> Result<String> {
     prepare_host(ns, MTU)?;
     let prepared = ns.run(|| {

@@ -100,7 +100,8 @@ pub fn run(bench: &Bench) -> Result<()> {
     on_one_switch(bench, judge)
 }
 
-/// Starts a daemon and both guests on one switch, runs `judge` when the guests are ready, and stops all of them.
+/// Starts a daemon and both guests on one switch, runs `judge` when the guests are ready, and stops the guests and the
+/// daemon.
 ///
 /// # Errors
 /// Returns an error if a process does not start, or `judge` fails.

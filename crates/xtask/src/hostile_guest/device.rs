@@ -9,8 +9,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Physical address of memory that the guest's kernel does not use. `/dev/mem` can write there, while kernels protect
-/// their own memory.
+/// Physical address of memory that the guest's kernel does not use. A program can write to this memory through
+/// `/dev/mem`, while the kernel protects its own memory.
 const MEMORY: u64 = 0x1000_0000;
 /// Kernel argument that reserves this memory: `memmap=` in `admin-guide/kernel-parameters.txt`.
 pub const KERNEL_ARGUMENT: &str = "memmap=4M$0x10000000";

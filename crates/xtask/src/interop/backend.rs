@@ -1,4 +1,4 @@
-//! The backend, which is at the other end of the guests' sockets.
+//! The backend of the guests' vhost-user sockets.
 
 use super::case::{Case, Shape};
 use offramp_testbed::failure::{Doing, Result};

@@ -19,7 +19,7 @@ const BUFFERS: u32 = 16_384;
 const VIRTIO_PORT: usize = 0;
 /// Index of the capture port (the second `--vdev`).
 const PCAP_PORT: usize = 1;
-/// Time limit from a change at the other end to the change of the link.
+/// Time limit from the start or end of the backend to the change of the guest's link.
 const LINK_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval between two polls of the link.
 const LOOK: Duration = Duration::from_millis(100);

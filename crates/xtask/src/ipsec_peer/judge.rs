@@ -1,4 +1,4 @@
-//! The counters of both ends, and their expected values.
+//! The counters of the guest and of the adapter, and the expected values.
 
 use super::case::{Case, Extra};
 use offramp_adapter::ipsec::SaDirection;
@@ -57,7 +57,7 @@ impl AdapterCounts {
     }
 }
 
-/// Counters of both ends.
+/// The counters of the adapter and of the guest.
 #[derive(Clone, Debug)]
 pub struct Counts {
     adapter: AdapterCounts,

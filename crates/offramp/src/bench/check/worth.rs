@@ -29,7 +29,8 @@ const SAMPLES_FULL: (usize, f64) = (5, 1.0);
 
 /// The lab's name for the throughput metric.
 const THROUGHPUT: &str = "throughput_bps";
-/// Ratio of an interval's ends above which the interval cannot distinguish a halving from no effect.
+/// Ratio of the upper to the lower limit of a confidence interval. Above this ratio, the interval cannot distinguish a
+/// halving from no effect.
 const TOO_NOISY_FROM: f64 = 2.0;
 
 /// The end to measure, its peer, and the depth.
@@ -97,7 +98,8 @@ pub fn measure(
     Ok(measured?)
 }
 
-/// Judges an offload by throughput if the throughput differs, otherwise by the processor time of this machine.
+/// Judges an offload by throughput if the throughput differs significantly. Without such a difference, the processor
+/// time of this machine decides.
 fn effect(experiment: &Experiment) -> Effect {
     let is_worse = |verdict: &Comparison| (verdict.ratio > 1.0) == (verdict.metric != THROUGHPUT);
     match comparisons(experiment)[..] {

@@ -42,7 +42,7 @@ pub enum Expected {
     OftenInterrupted,
     /// The guest gets one interrupt per given number of frames.
     FramesPerInterrupt(u64),
-    /// Under load, the driver sets a different coalescing.
+    /// Under load, the driver changes its coalescing settings.
     Adapts,
     /// The guest's link is up (true) or down (false).
     Carrier(bool),
@@ -117,7 +117,7 @@ const ZERO_KEY: &str = "ethtool -X eth0 hkey 00:00:00:00:00:00:00:00:00:00:00:00
 const KEY: &str = "ethtool -X eth0 hkey 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:\
                    ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa";
 
-/// Steps that both lists contain.
+/// Steps that [`STEPS`] and [`USER_MODE_STEPS`] both contain.
 const GROUP_LEFT: Step = guest("ip maddress del 01:00:5e:01:02:03 dev eth0", &[Arrives(GROUP, false)]);
 const MACVLAN_ADDED: Step = guest(
     "ip link add macvlan0 link eth0 address 02:00:00:00:00:55 type macvlan && ip link set macvlan0 up",

@@ -1,4 +1,4 @@
-//! Frames sent to the guest, and the counters of both ends.
+//! Frames sent to the guest, and the counters of the guest and of its port.
 
 use super::steps::Destination;
 use super::{Bench, DATAGRAMS, FRAME_LEN, PATIENCE, STRANGER, VETHS, settled};
@@ -58,7 +58,7 @@ impl Bench {
         })
     }
 
-    /// Sends frames to each destination, from the host's end of the wire.
+    /// Sends frames to each destination from the host's interface of the veth pair.
     pub(super) fn send_to(&self, destinations: &[Destination]) -> Result<()> {
         let socket = Packet::open_in(&self.ns, &PacketConfig::new(VETHS[0])).doing("opening a packet socket")?;
         let Some(mut queue) = socket.queue(0) else { return failed("the packet socket has no queue") };

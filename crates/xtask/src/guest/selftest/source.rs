@@ -52,8 +52,8 @@ impl Programs {
 /// Fetches and builds the programs, statically linked, so that they run in any guest.
 ///
 /// # Errors
-/// Returns [`Failure::NotPossible`] if a package is not available. Returns another failure if its content is not as
-/// expected, or a program does not build.
+/// Returns [`Failure::NotPossible`] if a package is not available. Returns another failure if a package does not have
+/// the expected files, or a program does not build.
 pub fn build(scratch: &Scratch) -> Result<Programs> {
     packages::need(XZ)?;
     let (cc, directory) = (packages::need(CC)?, scratch.path());
