@@ -1,5 +1,5 @@
 //! The work per frame, whose instructions callgrind counts. This program itself counts nothing: `cargo run --release -p
-//! xtask -- instructions` runs it under callgrind, and compares the counts with `instructions.txt`.
+//! xtask -- instructions` runs this program under callgrind, and compares the counts with `instructions.txt`.
 
 #[path = "../../offramp-offload/benches/peers/frames.rs"]
 mod frames;

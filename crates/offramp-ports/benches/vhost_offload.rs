@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Number of samples of each work, taken in turn. The median is reported.
 const ROUNDS: usize = 301;
-/// Number of super-frames that a guest sends or receives together, in addition to the measurement with one. A socket
-/// buffer of 512 KiB holds this number.
+/// Number of super-frames that a guest sends or receives together, in addition to the measurement with one super-frame.
+/// A socket buffer of 512 KiB holds this number.
 const TOGETHER: usize = 8;
 /// Number of descriptors in each of the guest's rings.
 const QUEUE_SIZE: u16 = 1024;

@@ -275,7 +275,7 @@ fn flow_of(frame: &[u8]) -> Option<usize> {
     is_ours.then_some(flow)
 }
 
-/// The sent and received payload bytes of one direction.
+/// The number of payload bytes sent and received in one direction.
 #[derive(Default)]
 struct Way {
     sent: AtomicU64,

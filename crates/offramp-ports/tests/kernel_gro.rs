@@ -1,9 +1,9 @@
 //! Compares receive coalescing with the kernel. Linux' GRO and offramp's coalescer process the same frames. The outputs
 //! are compared piece by piece, with every byte and all metadata.
 //!
-//! A row with an intended difference has both outputs and the reason. The rows hold for Linux 6.18; other versions
-//! differ in coalescing with CWR and with fixed IDs. `OFFRAMP_VECTORS` and `OFFRAMP_SEED` set the number of random
-//! cases and their seed.
+//! A row of a table with an intended difference states both outputs and the reason. The rows hold for Linux 6.18; other
+//! versions differ in coalescing with CWR and with fixed IDs. `OFFRAMP_VECTORS` and `OFFRAMP_SEED` set the number of
+//! random cases and their seed.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -31,10 +31,10 @@ enum Expect {
     /// The kernel coalesces like offramp, but its TAP cannot express the result, so the kernel delivers the frames one
     /// by one.
     CutAgain { ours: &'static [usize] },
-    /// Our output intentionally differs from the kernel's output, for this reason.
+    /// offramp's output intentionally differs from the kernel's output, for this reason.
     Differs { kernel: &'static [usize], ours: &'static [usize], reason: &'static str },
-    /// The kernel coalesces like offramp if it was built with `CONFIG_VLAN_8021Q`. Otherwise the kernel does not
-    /// coalesce.
+    /// The kernel coalesces like offramp if it was built with `CONFIG_VLAN_8021Q`. A kernel without this option does
+    /// not coalesce the frames.
     IfVlan(&'static [usize]),
 }
 use Expect::{CutAgain, Differs, IfVlan, Same};
@@ -259,8 +259,8 @@ fn rows_of_strays() -> Vec<Row> {
     ]
 }
 
-/// Returns rows with aggregates up to the longest IP packet, and one byte longer. The kernel segments the longest
-/// aggregate again: with the Ethernet header, the aggregate exceeds the maximum for a TAP.
+/// Returns rows with frames that make an aggregate as long as the longest IP packet, or one byte longer. The kernel
+/// segments the longest aggregate again: with the Ethernet header, the aggregate exceeds the maximum for a TAP.
 fn rows_of_length() -> Vec<Row> {
     const FULL: usize = 16 * 4036;
     const REMAINDER: usize = 65_535 - 40 - FULL;

@@ -70,7 +70,7 @@ impl HostIo for Flood {
     }
 }
 
-/// A task that counts its polls by a worker.
+/// A task that counts how often a worker polls the task.
 struct Counted<T>(T, Arc<AtomicU64>);
 
 impl<T: Task> Task for Counted<T> {
@@ -92,8 +92,8 @@ impl<T: Task> Task for Counted<T> {
     }
 }
 
-/// Starts a worker, and waits until frames have crossed at the limit of `control`. Checks that the worker slept in
-/// between.
+/// Starts a worker, and waits until frames have crossed at the limit of `control`. Checks that the worker slept between
+/// the frames.
 fn check_sleep<T: Task + 'static>(tasks: Vec<T>, control: &PortControl) {
     let polls = Arc::new(AtomicU64::new(0));
     let tasks = tasks.into_iter().map(|task| Counted(task, Arc::clone(&polls))).collect();
@@ -157,7 +157,7 @@ fn while_its_frames_wait_for_the_limit_a_guest_gets_completions_and_a_disabled_r
         guest.tx(0).drain(PATIENCE);
         assert_eq!(port.queue_counters()[0].discarded.get(), 1, "{case:?}");
         guest.frontend().set_vring_enable(1, true).unwrap();
-        // The port answers after the change.
+        // The port answers this message after applying the earlier messages.
         guest.frontend().get_features().unwrap();
         is_over.store(true, Relaxed);
         let mut queue = held.join().unwrap();

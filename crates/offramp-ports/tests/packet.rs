@@ -140,7 +140,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Delivers a frame with its metadata, and checks that the other end receives frame and metadata unchanged.
+/// Delivers a frame with its metadata, and checks that `to` receives frame and metadata unchanged.
 fn cross(from: &mut PacketQueue, to: &mut PacketQueue, meta: TxMeta, frame: &[u8]) {
     let checksum = meta.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
     from.rx_deliver(&RxMeta { checksum, segmentation: meta.segmentation, ..RxMeta::default() }, frame).unwrap();
@@ -424,7 +424,7 @@ fn a_user_without_the_capability_is_told_which_one_is_missing() {
     assert_eq!(refused.unwrap(), expected);
 }
 
-/// A port of either kind.
+/// A TAP port or a packet-socket port.
 #[derive(Debug)]
 enum Either {
     Tap(Box<TapQueue>),
@@ -512,8 +512,8 @@ fn transfer(from: &NetNs, to: &NetNs, address: Ipv4Addr, data: &[u8]) -> Vec<u8>
     })
 }
 
-/// A TAP with address [`HERE`] and an interface, connected by a switch. The other end of the interface has address
-/// [`THERE`].
+/// A TAP with address [`HERE`] and an interface, connected by a switch. The opposite interface of the veth pair has
+/// address [`THERE`].
 struct Wired {
     host: NetNs,
     cable: Cable,

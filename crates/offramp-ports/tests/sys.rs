@@ -193,7 +193,7 @@ fn steering_is_set_in_the_interfaces_own_namespace() {
 }
 
 /// Returns the number of file systems mounted on `directory`, stacked over each other. On some machines `/sys` has
-/// several from the start.
+/// several mounts from the start.
 fn mounts_at(directory: &str) -> usize {
     let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
     mounts.lines().filter(|mount| mount.split(' ').nth(1) == Some(directory)).count()

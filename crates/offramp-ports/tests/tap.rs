@@ -87,7 +87,7 @@ fn relay(from: &mut TapQueue, to: &mut TapQueue, stop: &AtomicBool) -> Seen {
 }
 
 /// Sends `data` over TCP from one host to another, with `offer` for both hosts. Returns the received data, and the
-/// relay's record of that direction.
+/// relay's record of the frames with this data.
 fn transfer(data: &[u8], offer: Offloads) -> (Vec<u8>, Seen) {
     let (near, far) = (namespace(), namespace());
     let near_tap = host_tap(&near);

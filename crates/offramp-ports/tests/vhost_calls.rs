@@ -72,7 +72,7 @@ impl Bench {
         Self { guest, queue, port, now_ns: 1_000_000, calls, _scratch: scratch }
     }
 
-    /// Creates a sleeping guest with a full receive ring, waiting for an interrupt.
+    /// Creates a sleeping guest that has a full receive ring and waits for an interrupt.
     fn asleep(case: Case, moderation: ModerationConfig) -> Self {
         let mut bench = Self::new(&case.guest().queue_size(RING), moderation);
         bench.guest.rx(0).fill(RING.into(), BUFFER_LEN);
@@ -549,7 +549,7 @@ fn an_event_index_is_not_lost_over_laps_that_pass_while_a_call_waits() {
     }
 }
 
-/// A task that counts its polls by a worker.
+/// A task that counts how often a worker polls the task.
 struct Counted<T>(T, Arc<AtomicU64>);
 
 impl<T: Task> Task for Counted<T> {
@@ -586,7 +586,7 @@ fn driven<T: Task + 'static>(tasks: Vec<T>) -> (Worker, Arc<AtomicU64>) {
 }
 
 /// Checks that a frame crosses, and that its sleeping receiver is interrupted after `moderate` has set the wait to a
-/// quarter of a second. Checks that the worker sleeps meanwhile.
+/// quarter of a second. Checks that the worker sleeps during this wait.
 fn check_sleep(polls: &AtomicU64, from: &mut Guest, to: &mut Guest, moderate: impl Fn(ModerationConfig)) {
     // A worker that never sleeps polls many thousand times in a quarter of a second.
     const POLLS_MAX: u64 = 200;

@@ -1,4 +1,4 @@
-//! Tests of requirements in virtio 1.3 and vhost-user for a network backend, as far as no other file tests them. The
+//! Tests of requirements in virtio 1.3 and vhost-user for a network backend, that no other test file covers. The
 //! numbers refer to the table in `docs/vhost-user.md`.
 
 use std::os::fd::AsFd;
@@ -164,7 +164,7 @@ fn every_ring_feature_can_be_switched_off() {
         let rings = RingFeatures::all() - one;
         let config = VhostUserConfig { rings, ..VhostUserConfig::new(scratch.path("port")) };
         let mut port = VhostUser::open(&config).unwrap();
-        // Drop the queue, so that the port need not wait for it.
+        // Drop the queue, so that the port need not wait for the queue.
         drop(port.queue(0));
         assert_eq!(Frontend::connect(&config.socket).get_features().unwrap() & one.bits(), 0, "{one:?}");
         drop(port);

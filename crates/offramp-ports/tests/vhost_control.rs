@@ -244,8 +244,8 @@ fn what_was_set_outlives_a_pause_and_not_a_reset() {
     }
 }
 
-/// After a driver reset, libkrun does not send `GET_VRING_BASE`. Instead, libkrun disables the rings and sends the memory
-/// table again.
+/// After a driver reset, libkrun does not send `GET_VRING_BASE`. Instead, libkrun disables the rings and sends the
+/// table of memory regions again.
 #[test]
 fn nothing_is_set_after_a_reset_without_get_vring_base() {
     for case in Case::layouts() {
@@ -273,7 +273,7 @@ fn nothing_is_set_after_a_reset_without_get_vring_base() {
     }
 }
 
-/// Frontends send messages for all rings of the port, including those unused by the driver (QEMU).
+/// Frontends send messages for all rings of the port, including rings that the driver does not use (QEMU).
 #[test]
 fn what_is_said_of_the_last_ring_does_not_concern_a_control_queue_that_is_the_third() {
     let rig = rig(2);

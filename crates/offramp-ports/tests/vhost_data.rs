@@ -1,4 +1,5 @@
-//! Tests of the data path of a vhost-user port: frames from one guest arrive at the other, with all kinds of rings.
+//! Tests of the data path of a vhost-user port: frames from one guest arrive at the other guest, with all kinds of
+//! rings.
 
 use crate::vhost_common::packet::{Checksum, Packet, pattern};
 use crate::vhost_common::{
@@ -672,8 +673,8 @@ fn every_page_that_the_device_writes_is_in_the_log() {
 
 #[test]
 fn a_received_frame_is_verified_only_as_far_as_it_can_be() {
-    // Check that a coalesced frame is complete: the checksum completed from the partial checksum equals that of its
-    // segments.
+    // Check that a coalesced frame is complete: the checksum completed from the partial checksum equals the checksum of
+    // the segments.
     let rig = Rig::with(&RigConfig::mtu(1500));
     let [mut a, mut b] = rig.guests(&Guest::builder().mergeable(true).features(SENDS | RECEIVES));
     b.rx(0).fill(200, 1526);

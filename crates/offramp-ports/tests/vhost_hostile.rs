@@ -1,9 +1,9 @@
 //! Tests of attacks by a hostile guest or frontend on a vhost-user port. The attacks must be counted, must not affect
 //! other guests, and must not cause a hang.
 //!
-//! On a cable, a test attacks pair 0 of a port with two pairs. Pair 1 must carry frames afterwards. On a switch, a test
-//! attacks one port, and two other ports must carry frames. The worker that polls all ports must still run. The numbers
-//! of attacks refer to the table in `docs/vhost-user.md`.
+//! On a cable, a test attacks pair 0 of a port with two pairs. After the attack, pair 1 must carry frames. On a switch,
+//! a test attacks one port, and two other ports must carry frames. The worker that polls all ports must still run. The
+//! numbers of attacks refer to the table in `docs/vhost-user.md`.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -169,7 +169,7 @@ impl Attack {
         vec![desc(self.good, 12), desc(self.good + 12, 100)]
     }
 
-    /// Sends one chain and waits until it is used.
+    /// Sends one chain and waits until the chain is used.
     fn send(&mut self, chain: &[Desc], what: &str) {
         let tx = self.a.tx(0);
         self.raw.offer(tx.ring(), chain);
@@ -445,7 +445,7 @@ fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
             ("readable behind writable", vec![write(good, 500), desc(good + 500, 500)]),
             ("a table nowhere", vec![Desc { addr: NOWHERE, len: 16, flags: DESC_INDIRECT | DESC_WRITE }]),
         ] {
-            // Place a bad chain before a frame's chains, and in the middle of them.
+            // Place a bad chain before a frame's chains, and between these chains.
             for chains in [vec![&bad[..], &[write(good, 600)]], vec![&[write(good, 60)], &bad, &[write(good, 600)]]] {
                 let mut attack = Attack::at(&place, case, 0);
                 let mut offered = 0;
@@ -764,7 +764,8 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         let flipper = std::thread::spawn(move || {
             let mut rng = <rand_chacha::ChaCha8Rng as rand::SeedableRng>::seed_from_u64(seed);
             while !over.load(Ordering::Relaxed) {
-                // Change a descriptor only rarely. Otherwise, most chains would be refused on two free processors.
+                // Change a descriptor only rarely. With frequent changes, most chains would be refused on two free
+                // processors.
                 let at = if rng.random_bool(0.01) {
                     // Keep id and flags of a packed descriptor: they belong to the ring, and the test kit's driver
                     // reads them.
@@ -804,7 +805,7 @@ fn a_flood_of_refused_frames_holds_nobody_up() {
     for (case, place) in everywhere(Case::layouts()) {
         let Attack { rig, mut a, mut b, mut c, good_frame, .. } = Attack::at(&place, case, 0);
         let mut pairs = a.take_pairs();
-        // Afterwards, b communicates with the second pair or with the guest of a third port.
+        // After the attack, b communicates with the second pair or with the guest of a third port.
         let pair = pairs.len() - 1;
         let second = if pair == 0 { None } else { pairs.pop() };
         let port_2 = c.as_mut().and_then(|c| {
@@ -885,8 +886,8 @@ fn full_event() -> EventFd {
     event
 }
 
-/// Makes reads and writes of a descriptor block. The call overrides flags set by the backend, because both sides share
-/// the open file description.
+/// Makes reads and writes of a descriptor block. The call overrides flags set by the backend, because test and backend
+/// share the open file description.
 fn let_it_block(fd: impl AsFd) {
     nix::fcntl::fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
 }
@@ -1097,7 +1098,7 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
         assert!(frontend.is_closed_within(PATIENCE), "attack {n} was taken: {header:?} {payload:x?}");
     }
     assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), count);
-    // A valid frontend must be accepted afterwards.
+    // After the refusals, a valid frontend must be accepted.
     let [mut a, mut b] = rig.guests(&Guest::builder());
     b.rx(0).fill(4, 1526);
     carry(&mut a, &mut b, 0, &frame(&mut rng(), 60), &"after bad messages");

@@ -281,7 +281,7 @@ fn the_link_follows_the_carrier_of_an_interface() {
         ..VhostUserConfig::new(scratch.path("guest"))
     };
     let mut port = ns.run(|| VhostUser::open(&config)).unwrap().unwrap();
-    // No thread polls this queue. Drop the queue, so that the end of a connection need not wait for it.
+    // No thread polls this queue. Drop the queue, so that the end of a connection need not wait for the queue.
     drop(port.queue(0));
     let mut frontend = Frontend::connect(&config.socket);
     frontend.get_features().unwrap();

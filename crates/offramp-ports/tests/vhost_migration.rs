@@ -1,9 +1,9 @@
 //! Tests of live migration: a guest under traffic moves from one port to another, with a copy of its memory.
 //!
 //! The test does the monitor's work, like QEMU's `migration/ram.c`. The test copies all pages while the guest runs,
-//! then repeatedly the pages written meanwhile. The last pages are copied after the rings were stopped. The test
-//! records the guest's writes itself, and gets the device's writes only from the dirty log. `OFFRAMP_VECTORS` sets the
-//! number of moving guests.
+//! then repeatedly the pages written since the previous copy. The last pages are copied after the rings were stopped.
+//! The test records the guest's writes itself, and gets the device's writes only from the dirty log. `OFFRAMP_VECTORS`
+//! sets the number of moving guests.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use offramp_testkit::{DataPlacement, Guest, GuestMemory, HeaderPlacement, Region
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Default number of moving guests; `OFFRAMP_VECTORS` overrides it.
+/// Default number of moving guests; `OFFRAMP_VECTORS` overrides this number.
 const GUESTS_DEFAULT: u64 = 20;
 const MTU: usize = 1500;
 const MSS: usize = 1448;
@@ -328,7 +328,7 @@ impl Migration {
     fn disturb(&mut self, traffic: &mut Traffic) {
         let guest = &mut traffic.guests[MOVES];
         match traffic.rng.random_range(0..4) {
-            // This operation restarts the rings: frames that arrive meanwhile would find no buffer.
+            // This operation restarts the rings: frames that arrive during the restart would find no buffer.
             0 if traffic.flows.iter().all(|flows| flows[STAYS].under_way.is_empty()) => {
                 let memory = guest.memory().clone();
                 guest.frontend().set_mem_table(&memory).unwrap();
@@ -421,7 +421,7 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
     traffic.receive(MOVES);
     let missing: u64 = traffic.flows.iter().map(|flows| flows[STAYS].missing()).sum();
     wait_until("what came after the stop to be counted", || lost(&source, MOVES) == missing);
-    // The driver has posted buffers meanwhile.
+    // The driver has posted buffers since the last pass.
     migration.pass(&memory);
     let differences = migration.differences(&memory);
     assert!(differences.is_empty(), "written and not marked: {differences:#?}");

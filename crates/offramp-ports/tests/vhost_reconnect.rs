@@ -227,7 +227,7 @@ impl Drop for Backend {
     }
 }
 
-/// Runs the backend for other tests. Does nothing unless another test starts this one.
+/// Runs the backend for other tests. Does nothing unless another test starts this test in a separate process.
 #[test]
 #[ignore = "started by another test"]
 fn a_backend_in_a_process_of_its_own() {
@@ -441,8 +441,8 @@ fn after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_
         connections as f64 / began.elapsed().as_secs_f64()
     );
     let refused = counters.refused_connections.get();
-    // Each frontend connects after the previous one has disconnected, half of them in the middle of a message. Each
-    // carries a frame.
+    // Each frontend connects after the previous one has disconnected, half of them in the middle of a message. During
+    // each connection, a frame crosses.
     let mut seconds = [0.0, 0.0];
     for nth in 0..AFTERWARDS {
         let began = Instant::now();
@@ -527,7 +527,7 @@ fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
     let scratch = Scratch::new();
     let good = VhostUserConfig::new(scratch.path("port"));
     let mut first = VhostUser::open(&good).unwrap();
-    // Drop the queue, so that the port need not wait for it.
+    // Drop the queue, so that the port need not wait for the queue.
     drop(first.queue(0));
     let before = Held::now();
     for _ in 0..20 {
@@ -837,7 +837,7 @@ fn messages_with_descriptors_leave_none_behind_however_often_they_are_sent() {
     (0..500).for_each(|_| round(event.as_fd()));
     expect_no_more_than(&before);
     drop(frontend);
-    // Unexpected descriptors, too many of them, and an incomplete message.
+    // Unexpected descriptors, too many descriptors, and an incomplete message.
     let before = Held::now();
     for round in 0..300 {
         let frontend = Frontend::connect(rig.socket(0));

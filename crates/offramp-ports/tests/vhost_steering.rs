@@ -156,8 +156,8 @@ fn memory_that_is_replaced_moves_no_flow() {
 }
 
 /// Sends random flows, which the receiver also sends on random pairs, while pairs are switched on and off. Each frame
-/// must arrive once, on an enabled pair, and in the order of its flow within every pair. After a flow has moved, none
-/// of its frames may arrive on the old pair.
+/// must arrive once, on an enabled pair, and in the order of its flow within every pair. After a flow has moved, no
+/// frame of the flow may arrive on the old pair.
 #[test]
 fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
     const FLOWS: u16 = 12;
@@ -216,14 +216,14 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
                 expected[usize::from(flow)] += all.len() as u32;
                 assert!(all.iter().copied().eq(first..expected[usize::from(flow)]), "flow {flow}: {all:?}, {case:?}");
             }
-            // Wait for an answer, so that the switched state is in force before the next check.
+            // Wait for an answer, so that the port has switched the pairs before the next check.
             b.frontend().get_features().unwrap();
         }
     }
 }
 
 /// A guest sends frames on each pair, and receives a different number of frames of the same flow on that pair. The last
-/// pair lacks room for all of its frames.
+/// pair lacks room for all frames to this pair.
 #[test]
 fn each_pair_of_a_guest_counts_what_it_sent_and_received() {
     for case in Case::layouts() {

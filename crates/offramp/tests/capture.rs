@@ -1,4 +1,4 @@
-//! Tests of `offramp capture`: the packets of a running daemon's port, which does not wait for the reader.
+//! Tests of `offramp capture`: the packets of a running daemon's port, while the port does not wait for the reader.
 
 #[allow(dead_code, reason = "shared with other tests of the daemon")]
 #[path = "up/bed.rs"]

@@ -117,7 +117,7 @@ fn what_a_right_offload_is_worth_is_measured_if_asked_for() {
     let before = pair.settings();
     let mut serve = Command::new(env!("CARGO_BIN_EXE_offramp"));
     serve.args(["ttcp", "--serve", "--json", "--bind", addresses[1]]).stdin(Stdio::null()).stdout(Stdio::piped());
-    // The server ends with this test in any case.
+    // The kernel ends the server with this test, even if the test fails.
     confine(&mut serve, Some(&pair.namespaces[1]), None).unwrap();
     let mut server = serve.spawn().unwrap();
     let mut listening = String::new();

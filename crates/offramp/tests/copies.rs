@@ -211,7 +211,8 @@ impl End {
     }
 }
 
-/// Returns the cost of sending a super-frame to a cable, and the cost of receiving it in a guest of this kind.
+/// Returns the cost of sending a super-frame to a cable, and the cost of receiving the super-frame in a guest of this
+/// kind.
 fn over_a_cable(receiver: &GuestBuilder) -> (Cost, Cost) {
     let (near, far) = cable(&CableConfig::default());
     let mut sender = End::new(near, &guest_with(SUPER_FRAMES));

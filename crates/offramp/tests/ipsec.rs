@@ -138,7 +138,8 @@ fn tcp_crosses_a_switch_between_two_protected_ports() {
             (queue_sum(&status, port, way, "frames_out"), queue_sum(&status, port, way, "host_frames"));
         assert!(host * 2 < frames, "{port} {way}: {host} super-frames of {frames} frames");
     }
-    // Add a third association with another key on only one side: the other side cannot decrypt its packets.
+    // Add a third association with another key on only one port: the other port cannot decrypt the packets of this
+    // association.
     assert!(bed.run(&["sa", "del", "b", "in", "0x1001"]).status.success());
     bed.until(|| associations(&bed.show(), 1).len() == 1);
 }
@@ -149,7 +150,7 @@ const GUEST_ADDRESSES: [[u8; 4]; 2] = [[10, 9, 0, 1], [10, 9, 0, 2]];
 const GUEST_PAIRS: usize = 4;
 const FLOWS: u16 = 64;
 
-/// Returns a complete UDP frame from guest `side` to `to`. `flow` is its source port.
+/// Returns a complete UDP frame from guest `side` to `to`. `flow` is the source port.
 fn datagram(side: usize, to: ([u8; 6], [u8; 4]), flow: u16) -> Vec<u8> {
     let mut frame = [to.0.as_slice(), &[2, 9, 0, 0, 0, side as u8], &[8, 0]].concat();
     frame.extend([0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0]);

@@ -78,7 +78,7 @@ fn filled(mut guest: Guest) -> Guest {
 }
 
 /// Sends numbered datagrams from host a to host b, one after another, until `is_over`. Every datagram must arrive, in
-/// order. Host b never sends, so the frames arrive only if the switch does not forget its address.
+/// order. Host b never sends, so the frames arrive only if the switch does not forget host b's address.
 fn carry_datagrams(bed: &Bed, is_over: &AtomicBool, carried: &AtomicU64) {
     let sender = bed.host(0).run(|| UdpSocket::bind((ADDRESSES[0], 0)).unwrap()).unwrap();
     let receiver = bed.host(1).run(|| UdpSocket::bind((ADDRESSES[1], 0)).unwrap()).unwrap();
@@ -105,7 +105,7 @@ fn ports_come_and_go_and_nobody_else_loses_a_frame() {
         let directions = ["a", "b"].iter().flat_map(|port| ["transmit", "receive"].map(|way| (*port, way)));
         directions.map(|(port, way)| direction(status, port, way)["lost"].clone()).collect()
     };
-    // Afterwards, each host has resolved the other's address.
+    // After this transfer, each host has resolved the other host's address.
     bed.carry_tcp_for("0.05");
     let before = lost(&bed.show());
     let (is_over, carried) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -176,7 +176,7 @@ fn guests_that_were_added_exchange_frames_on_a_switch_and_a_cable() {
         assert!(statuses.iter().any(|status| status.starts_with(&format!("Name:\t{name}\n"))), "{name}");
     }
     assert!(statuses.iter().all(|status| status.contains("\nSeccomp:\t2\n")));
-    // An added port behaves like a port in the file: it can be shown and set, and ends with the daemon.
+    // An added port behaves like a port in the file: the port can be shown and set, and ends with the daemon.
     assert!(bed.run(&["set", "s0", "lso", "off"]).status.success());
     // Settings of other ports do not change.
     assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
@@ -262,7 +262,7 @@ fn a_port_that_is_removed_under_traffic_is_gone_and_may_come_again() {
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    // If its port was removed, the ring stays full.
+                    // If the sender's port was removed, the ring stays full.
                     sender.tx(0).stage(&VnetHeader::default(), &[&frame(1, [2, 0, 0, 0, 1, 2])]);
                     sender.tx(0).publish();
                 }

@@ -720,7 +720,7 @@ fn an_interface_on_a_wire_that_is_deleted_is_told_of_and_shown() {
         let shown = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
         assert!(shown.contains("interface ofrline (gone)"), "{shown}");
         bed.until(|| bed.stderr().contains("port \"a\": the interface on its wire is gone"));
-        // The same applies to a host on a switch.
+        // The daemon also reports that the host of a port on a switch is gone.
         bed.host(1).run(|| link::delete(bed::INTERFACE).unwrap()).unwrap();
         bed.until(|| bed.stderr().contains("port \"b\": the host is gone"));
         assert_eq!(bed.stderr().lines().count(), 3, "{}", bed.stderr());

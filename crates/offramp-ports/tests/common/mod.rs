@@ -1,4 +1,4 @@
-//! Namespaces with a TAP, and checks of its frames.
+//! Namespaces with a TAP, and checks of the TAP's frames.
 #![allow(dead_code)]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,7 +25,8 @@ pub fn namespace() -> NetNs {
 
 /// Returns whether this process is root in the initial user namespace. Only that root can change a few kernel settings.
 ///
-/// Otherwise, a test with this requirement prints the requirement and is skipped. In CI, the test fails instead.
+/// In any other process, a test that requires this root prints the requirement and is skipped. In CI, such a test fails
+/// instead.
 pub fn is_root_of_the_machine() -> bool {
     // The initial user namespace has one line, which maps every user to itself (user_namespaces(7)).
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -71,7 +72,7 @@ pub fn wait_for(queue: &mut TapQueue, wanted: impl Fn(&TxMeta, &[u8]) -> bool) -
     }
 }
 
-/// Returns whether `frame` contains an IPv4 packet of that protocol without options.
+/// Returns whether `frame` contains an IPv4 packet with this protocol and without options.
 pub fn is_ipv4(frame: &[u8], protocol: u8) -> bool {
     frame.len() >= 34 && frame[12..15] == [8, 0, 0x45] && frame[23] == protocol
 }

@@ -25,7 +25,7 @@ pub const INPUT: &str = "tin";
 /// Name of the TAP for read frames.
 pub const OUTPUT: &str = "tout";
 const BRIDGE: &str = "br";
-/// Capacity of the output in frames: the segments of one super-frame of 65,495 bytes fit.
+/// Capacity of the output TAP in frames: the segments of one super-frame of 65,495 bytes fit.
 const OUTPUT_FRAMES_MAX: u32 = 70_000;
 /// Size of the read buffer in bytes, larger than the longest frame and its header, so that an unexpectedly long frame
 /// is detected.

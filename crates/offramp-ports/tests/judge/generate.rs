@@ -192,7 +192,8 @@ fn extensions(random: &mut ChaCha8Rng) -> Vec<(u8, Vec<u8>)> {
     (0..count).map(&mut one).collect()
 }
 
-/// Chooses a segment size and a payload, and returns the segment size. `counted` header bytes count as payload.
+/// Chooses a segment size and a payload, and returns the segment size. `counted` is the number of header bytes that
+/// count as payload.
 fn fill(random: &mut ChaCha8Rng, packet: &mut Packet, count_max: usize, counted: usize) -> usize {
     let headers = packet.payload_start() - packet.network_start();
     let payload_max = PAYLOAD_LEN_MAX.min(PACKET_LEN_MAX - headers);

@@ -49,8 +49,8 @@ impl Receiver {
             }
             let is_in_time = ticks() == tick;
             next_tick();
-            let mut told = self.bench.wait(); // The first sentinel overtakes the frames that its poll delivers.
-            told.extend(self.bench.wait()); // The second sentinel arrives after these frames.
+            let mut told = self.bench.wait(); // This sentinel overtakes the frames that the same poll delivers.
+            told.extend(self.bench.wait()); // This sentinel arrives after those frames.
             if is_in_time {
                 return told.into_iter().map(piece).collect();
             }
@@ -65,8 +65,8 @@ fn piece((header, bytes): Told) -> Piece {
 
 /// Compares the kernel's output with offramp's output, piece by piece within each flow.
 ///
-/// If the kernel segmented an aggregate again, its frames are compared with the frames of our aggregate. The kernel has
-/// two known reasons for segmenting an aggregate again; any other reason counts as a difference.
+/// If the kernel segmented an aggregate again, the kernel's frames are compared with the frames of offramp's aggregate.
+/// The kernel has two known reasons for segmenting an aggregate again; any other reason counts as a difference.
 ///
 /// # Errors
 /// Returns a description of the first difference.

@@ -55,7 +55,7 @@ struct Shape {
     rooms: usize,
     /// Maximum length of the command's first buffer, in bytes.
     cut: usize,
-    /// Length of the first answer buffer, in bytes. Every further buffer has 8 bytes, or many.
+    /// Length of the first answer buffer, in bytes. The second answer buffer has 8 bytes, and the third has 512 bytes.
     room_len: usize,
     /// True if the descriptors are in an indirect table.
     is_indirect: bool,
@@ -159,7 +159,7 @@ impl Bench {
         bench
     }
 
-    /// Lets the queues answer while `ask` talks to the port.
+    /// Polls the data queues while `ask` exchanges messages with the port, so that the queues can answer.
     fn drive<R: Send>(&mut self, ask: impl FnOnce(&mut Frontend, &GuestMemory) -> R + Send) -> R {
         let Self { frontend, host, memory, .. } = self;
         std::thread::scope(|scope| {
@@ -218,7 +218,7 @@ impl Bench {
 }
 
 /// Runs an input: settings, then for each chain its memory layout and the bytes of its command. Each chain must get the
-/// answer of a slow model. The settings in force must equal the model's settings after the accepted commands.
+/// answer of a slow model. The port's settings must equal the model's settings after the accepted commands.
 pub fn commands(bytes: &[u8]) {
     thread_local! {
         static BENCH: RefCell<Bench> = RefCell::new(Bench::new());
@@ -339,9 +339,9 @@ fn add(
     Sent { answer_at, room, ack: Some(u8::from(!is_done)), fields_len }
 }
 
-/// Checks that the settings in force equal the model's settings and are within their bounds.
+/// Checks that the port's settings equal the model's settings, and that no setting is out of range.
 fn check(bench: &mut Bench, model: &Model) {
-    // The port publishes the settings in force before it reads another message.
+    // The port publishes its current settings before it reads another message.
     bench.frontend.get_features().expect("an answer");
     let status = bench.port.status().control.expect("a control queue that runs");
     assert_eq!(status.queue_pairs, model.pairs());

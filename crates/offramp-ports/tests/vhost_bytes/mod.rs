@@ -117,7 +117,7 @@ impl RingBench {
     }
 }
 
-/// Lets the queue answer while `ask` talks to its port.
+/// Polls the queue while `ask` exchanges messages with the queue's port, so that the queue can answer.
 fn drive<R: Send>(queue: &mut VhostQueue, ask: impl FnOnce() -> R + Send) -> R {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -134,8 +134,8 @@ fn drive<R: Send>(queue: &mut VhostQueue, ask: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// Runs an input: settings, then the bytes of the rings and their buffers. Between two polls of the device, bytes
-/// change.
+/// Runs an input: settings, then the bytes of the rings and their buffers. Between two polls of the device, bytes of
+/// the rings and buffers change.
 pub fn ring(bytes: &[u8], packed: bool) {
     thread_local! {
         static BENCH: RefCell<RingBench> = RefCell::new(RingBench::new());

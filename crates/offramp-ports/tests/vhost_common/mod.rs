@@ -98,7 +98,7 @@ impl Case {
         Self::rings().filter(|case| case.event_idx)
     }
 
-    /// Returns a guest of that kind.
+    /// Returns a guest with this kind of rings and driver.
     pub fn guest(&self) -> GuestBuilder {
         let guest = if self.packed { Guest::builder().packed() } else { Guest::builder().split() };
         let guest = guest.mergeable(self.mergeable).indirect(self.indirect);
@@ -147,7 +147,7 @@ pub struct RigConfig {
     /// The permitted addresses of the guests.
     pub mac_addresses: Vec<[u8; 6]>,
     pub control_queue: ControlQueue,
-    /// True for one thread per side, instead of one thread for both sides.
+    /// True for one thread per port, instead of one thread for both ports.
     pub apart: bool,
     /// The link's rate in bits per second. If `None`, the rate is unlimited.
     pub rate_bps: Option<u64>,
@@ -263,27 +263,27 @@ impl Rig {
         [self.guest(0, builder), self.guest(1, builder)]
     }
 
-    /// Returns the sum of a counter over all receive queues of one side.
+    /// Returns the sum of a counter over all receive queues of port `side`.
     pub fn received(&self, side: usize, count: impl Fn(&Direction) -> u64) -> u64 {
         self.controls[side].queues().iter().map(|queue| count(&queue.receive)).sum()
     }
 
-    /// Returns the sum of a counter over all transmit queues of one side.
+    /// Returns the sum of a counter over all transmit queues of port `side`.
     pub fn sent(&self, side: usize, count: impl Fn(&Direction) -> u64) -> u64 {
         self.controls[side].queues().iter().map(|queue| count(&queue.transmit)).sum()
     }
 
-    /// Returns the number of frames from side `side` that were lost for one reason.
+    /// Returns the number of frames from port `side` that were lost for one reason.
     pub fn refused(&self, side: usize, reason: Loss) -> u64 {
         self.sent(side, |direction| direction.lost(reason))
     }
 
-    /// Returns the number of unusable chains of side `side`.
+    /// Returns the number of unusable chains of port `side`.
     pub fn bad_chains(&self, side: usize) -> u64 {
         self.ports[side].queue_counters().iter().map(|counters| counters.bad_chains.get()).sum()
     }
 
-    /// Returns the number of rings of side `side` that were stopped for an invalid state.
+    /// Returns the number of rings of port `side` that were stopped for an invalid state.
     pub fn broken_rings(&self, side: usize) -> u64 {
         self.ports[side].queue_counters().iter().map(|counters| counters.broken_rings.get()).sum()
     }

@@ -41,7 +41,7 @@ fn get(guest: &mut Guest, elements: &[Vec<u8>], room: usize) -> Vec<u8> {
     answer[1..].to_vec()
 }
 
-/// Returns the counters of each reply, after a check of its header.
+/// Returns the counters of each reply, after checking the reply's header.
 fn replies(bytes: &[u8]) -> Vec<(u8, u16, Vec<u64>)> {
     let mut rest = bytes;
     let mut replies = Vec::new();
