@@ -1,7 +1,7 @@
 //! Measures the effect of a guest on other guests of the same switch. The benchmark measures round trips between two
 //! guests, and the time until a command of one guest is answered and its setting applies. The neighbour is idle, only
 //! computes, or sends as fast as possible. A sending neighbour sends frames to itself, bad chains, or control-queue
-//! commands that change all its rings.
+//! commands that change all rings of the neighbour.
 //!
 //! `cargo bench -p offramp-ports --bench hostile_neighbour`
 //!

@@ -173,7 +173,7 @@ fn drive(kind: &str, is_packed: bool) {
 
 /// Counts the work of two queue pairs on a cable.
 fn carry() {
-    // Turn off moderation, so that frames sent by one side are available to the other side at once.
+    // Turn off moderation, so that frames sent by one adapter are available to the other adapter at once.
     let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
     let (near, far) = cable(&CableConfig::default());
     let (left, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -355,7 +355,7 @@ impl HostPort for Host {
     }
 }
 
-/// Both ends of a virtqueue.
+/// A virtqueue's driver and device.
 struct Queue {
     driver: Virtqueue,
     device: Vring,

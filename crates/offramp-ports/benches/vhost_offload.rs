@@ -1,6 +1,7 @@
 //! Measures the speed of the offload functions behind a vhost-user port. Super-frames from a guest are segmented for a
-//! wire that discards them, and one TCP flow is coalesced for a guest. Both works are compared with the functions
-//! `segment` and `coalesce` alone. The guest is a scripted driver in this process, and its work is not timed.
+//! wire that discards them, and one TCP flow is coalesced for a guest. The benchmark compares segmentation and
+//! coalescing behind the port with the functions `segment` and `coalesce` alone. The guest is a scripted driver in this
+//! process, and its work is not timed.
 //!
 //! `cargo bench -p offramp-ports --bench vhost_offload`
 

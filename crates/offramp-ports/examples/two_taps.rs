@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         pairs.push(QueuePair::new(&config, control, 0, host, wire));
         taps.push(tap); // The interface exists as long as this handle.
     }
-    // One thread polls both ends, so that a frame stays in the processor's cache. The thread sleeps when idle.
+    // One thread polls both adapters, so that a frame stays in the processor's cache. The thread sleeps when idle.
     let worker = Worker::start("two-taps", pairs, None)?;
     println!("{} and {} are up", names[0], names[1]);
     std::thread::sleep(time);

@@ -176,7 +176,7 @@ struct Queues {
     pairs: Vec<Option<VhostQueue>>,
     senders: Vec<Sender<QueueState>>,
     counters: Vec<Arc<QueueCounters>>,
-    /// The counters of the control queue, if the port serves it.
+    /// The counters of the control queue, if the port serves the control queue.
     of_control: Option<Arc<QueueCounters>>,
 }
 
@@ -319,8 +319,8 @@ impl VhostUser {
         &self.channel_counters
     }
 
-    /// Returns the counters of each queue pair, followed by those of the control queue if the port serves the control
-    /// queue.
+    /// Returns the counters of each queue pair, followed by the counters of the control queue if the port serves the
+    /// control queue.
     pub fn queue_counters(&self) -> &[Arc<QueueCounters>] {
         &self.queue_counters
     }

@@ -2,7 +2,7 @@
 //!
 //! One worker can poll several tasks in turn, including both ends of one cable. A frame then crosses from host to host
 //! within the processor's cache. The worker sleeps in one `ppoll` on the tasks' descriptors and an `eventfd`. Other
-//! threads, such as the other end of a cable, wake the worker through the `eventfd`.
+//! threads, such as the thread at the opposite end of a cable, wake the worker through the `eventfd`.
 
 use crate::bell::Bell;
 use crate::sys::cpu;

@@ -1,7 +1,7 @@
 //! Tests that each flow arrives complete and in order while random settings change ten thousand times a second.
 //!
 //! The default is a short run. `OFFRAMP_ORDER_FRAMES` (frames on the wire) and `OFFRAMP_ORDER_SECONDS` request a longer
-//! run, which ends when both minimums are reached.
+//! run, which ends when that number of frames was sent and that time has passed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -379,7 +379,7 @@ fn number_from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: no number")))
 }
 
-/// Runs traffic in both directions between two ends, while `change` changes a random setting of a random side.
+/// Runs traffic in both directions between two ends, while `change` changes a random setting of a random port.
 fn run(ends: [&mut dyn End; 2], controls: &[Arc<PortControl>], mut change: impl FnMut(&mut ChaCha8Rng, usize)) {
     let frames_min = number_from_environment("OFFRAMP_ORDER_FRAMES", FRAMES_DEFAULT);
     let time_min = Duration::from_secs(number_from_environment("OFFRAMP_ORDER_SECONDS", 0));

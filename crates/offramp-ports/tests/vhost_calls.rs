@@ -99,7 +99,7 @@ impl Bench {
         self.end_batch();
     }
 
-    /// Advances the simulated time to `now_ns`, and handles each deadline in between.
+    /// Advances the simulated time to `now_ns`, and handles each deadline before this time.
     fn advance_to(&mut self, now_ns: u64) {
         while let Some(due_ns) = self.queue.next_due_ns().filter(|due_ns| *due_ns <= now_ns) {
             self.now_ns = self.now_ns.max(due_ns);

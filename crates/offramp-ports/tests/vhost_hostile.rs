@@ -400,7 +400,7 @@ fn a_packed_ring_whose_chain_cannot_be_given_back_stops_until_it_is_set_up_again
 #[test]
 fn a_receive_buffer_that_lies_on_a_ring_spoils_that_ring_alone() {
     // CVE-2023-3019 (QEMU's e1000e): a device that writes a frame to its own registers processes the frame again. A
-    // port has no registers in guest memory, and reads only rings there.
+    // port has no registers in guest memory, and reads only rings from guest memory.
     for case in every_kind() {
         for side in 0..6 {
             let mut attack = Attack::new(case, 0);

@@ -311,8 +311,8 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
 
 #[test]
 fn calls_that_lead_into_each_other_hold_no_thread() {
-    // The two ends of a socket are the call descriptors of two rings. After the guest has gone, only the backend holds
-    // the two ends.
+    // The two sockets of a socket pair are the call descriptors of two rings. After the guest has gone, only the
+    // backend holds the two sockets.
     let scratch = Scratch::new();
     let backend = Backend::start(&scratch);
     let call_threads = || {

@@ -32,7 +32,7 @@ pub enum Command {
     Ttcp(Box<ttcp::Args>),
 }
 
-/// Runs one of these commands.
+/// Runs the command.
 pub fn run(command: &Command) -> ExitCode {
     match command {
         Command::Calibrate(args) => calibrate::run(args),

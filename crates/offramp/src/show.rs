@@ -87,7 +87,7 @@ pub fn ask_status(control: &Path, port: Option<&String>) -> Result<Status, Clien
     }
 }
 
-/// Adds rates computed from two answers of one daemon. Adds no rates if the daemon restarted in between.
+/// Adds rates computed from two answers of one daemon. Adds no rates if the daemon restarted between the two answers.
 fn add_rates(now: &mut Status, before: &Status) {
     if now.process != before.process || now.uptime_ns <= before.uptime_ns {
         return;

@@ -642,7 +642,7 @@ fn a_daemon_that_is_killed_under_traffic_uses_no_number_of_a_key_twice() {
         let before = numbers.len();
         for frame in frames {
             let Some(number) = esp_of(&frame) else { continue };
-            // Each frame is captured at both ends of the wire.
+            // Each frame is captured at both interfaces of the wire's veth pair.
             let known = numbers.entry(number).or_insert_with(|| frame.clone());
             assert!(*known == frame, "{number:x?} came twice, after {kill} kills");
         }

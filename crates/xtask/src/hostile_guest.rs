@@ -49,8 +49,8 @@ const SETTLE: Duration = Duration::from_secs(1);
 const GROWTH_MAX_KIB: u64 = 1024;
 /// Minimum number of frames or chains that counts as an attack.
 const ATTACK_MIN: u64 = 1000;
-/// Rate limit of the hostile guest's port while the guest sends to the host and to the other guest. Both receivers
-/// process each frame, and an emulated guest is saturated by about 100,000 frames per second.
+/// Rate limit of the hostile guest's port while the guest sends to the host and to the other guest. The host and the
+/// other guest process each of these frames, and an emulated guest is saturated by about 100,000 frames per second.
 const LIMIT_FRAMES_PER_SECOND: u32 = 10_000;
 /// The switch's limit on flooded frames: lower than the default, in proportion to an emulated guest's speed.
 const FLOOD_FRAMES_PER_SECOND: u32 = 1000;

@@ -26,7 +26,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::Instant;
 
-/// IPv6 addresses of both ends, in addition to [`HOST`] and [`GUEST`].
+/// IPv6 addresses of the host and the guest, in addition to [`HOST`] and [`GUEST`].
 const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const PREFIX_LEN_V6: u8 = 64;
@@ -122,7 +122,7 @@ fn run_cases(cases: &[Case], base: &Base, link: &Link, ns: &NetNs, scratch: &Scr
     Ok(())
 }
 
-/// Sets the addresses and neighbours of both ends.
+/// Sets the addresses and neighbours of the guest and the host.
 fn prepare(machine: &mut Machine, ns: &NetNs) -> Result<()> {
     prepare_host(ns, MTU)?;
     let mac = inside(ns, "the host's neighbours", || {

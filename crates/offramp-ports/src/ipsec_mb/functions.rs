@@ -138,7 +138,7 @@ impl Library {
 
     /// Returns the library's version as text, or an error if the version is not supported.
     fn version(&self) -> Result<String, Unavailable> {
-        // SAFETY: `imb_get_version` has this prototype in every version that exports it.
+        // SAFETY: `imb_get_version` has this prototype in every version that exports this function.
         let get_version: extern "C" fn() -> u32 = unsafe { self.function(c"imb_get_version")? };
         let version = get_version();
         let in_words = format!("{}.{}.{}", version >> 16, version >> 8 & 0xff, version & 0xff);
@@ -253,8 +253,8 @@ impl Manager {
         let (init, _) = self.function(at::CHACHA_INIT, "init_chacha20_poly1305")?;
         Ok(Chacha {
             // SAFETY: `ChachaInit` is the prototype of the function at this offset in a manager of version 1.3. The
-            // function is not exported, so only its address is checked: it lies in the library, and the three next
-            // functions have the expected names.
+            // function is not exported, so only the function's address is checked: the address lies in the library, and
+            // the three next functions have the expected names.
             init: unsafe { as_function(init) },
             encrypt_update: self.exported(at::CHACHA_ENCRYPT_UPDATE, "update_enc_chacha20_poly1305_")?,
             decrypt_update: self.exported(at::CHACHA_DECRYPT_UPDATE, "update_dec_chacha20_poly1305_")?,

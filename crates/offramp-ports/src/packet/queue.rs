@@ -107,7 +107,8 @@ impl PacketQueue {
         let refused = PortError::Lost(Loss::Unsupported);
         let mut frame = self.frame.frame();
         let Some(segments) = TunnelSegmenter::new(&mut frame).map_err(|_| refused)? else {
-            // The final destination of an IPv6 routing header is known only to the sender.
+            // With an IPv6 routing header, the checksum covers the final destination, which this code does not
+            // determine. Leave frames with IPv4 options or extension headers unchanged.
             if frame.layout().is_ok_and(|layout| !layout.network_options)
                 && let Some(partial) = frame.make_partial()
                 && request.checksum.is_none_or(|asked| asked == partial)

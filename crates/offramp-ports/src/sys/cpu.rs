@@ -31,7 +31,7 @@ pub fn online() -> Vec<usize> {
     (0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()
 }
 
-/// Pins the calling thread, and threads started later by it, to these processors.
+/// Pins the calling thread, and the threads that this thread starts later, to these processors.
 ///
 /// # Errors
 /// Returns an error if none of the processors exists and is allowed, or a number is out of range.

@@ -156,7 +156,7 @@ impl Features {
 ///
 /// # Errors
 /// Returns an error if there is no such interface or feature, or a feature did not change. A feature does not change if
-/// it is fixed or another feature prevents the change.
+/// the feature is fixed or another feature prevents the change.
 pub fn set_features(name: &str, wanted: &[(&str, bool)]) -> Result<(), SysError> {
     let text = || format!("switching {} of interface \"{name}\"", describe(wanted));
     let names = feature_names(name).map_err(|e| SysError::new(text(), e))?;

@@ -47,7 +47,7 @@ pub enum SetupError {
 /// Gives this process the privilege to create network namespaces and TAP interfaces.
 ///
 /// A process that runs as root needs no change. Any other process enters a new user namespace as root, with new network
-/// and mount namespaces. These namespaces end with the process. Call this function first, while the process has one
+/// and mount namespaces. The new namespaces end with the process. Call this function first, while the process has one
 /// thread.
 ///
 /// # Errors

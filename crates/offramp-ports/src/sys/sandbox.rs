@@ -125,9 +125,9 @@ pub struct FileAccess {
     pub abstract_sockets: bool,
 }
 
-/// Restricts the calling thread, and threads started later by it, permanently to these files. The restricted threads
-/// cannot bind or connect TCP ports, and cannot signal processes outside. Connections to sockets with a file name
-/// remain allowed.
+/// Restricts the calling thread, and the threads that this thread starts later, permanently to these files. The
+/// restricted threads cannot bind or connect TCP ports, and cannot signal processes outside. Connections to sockets
+/// with a file name remain allowed.
 ///
 /// Returns the version of Landlock enforced by the kernel.
 ///
@@ -250,8 +250,8 @@ const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_poll),
 ];
 
-/// Calls for TAPs and packet sockets, and for ring changes between two frames: kicks, calls, and closing their
-/// descriptors.
+/// Calls for TAPs and packet sockets, and for ring changes between two frames: kicks, calls, and closing the
+/// descriptors of kicks and calls.
 const DATA: &[Call] = &[
     any(libc::SYS_getsockname),
     any(libc::SYS_io_cancel),
@@ -350,7 +350,7 @@ const MAIN: &[Call] = &[
     equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
     #[cfg(target_arch = "x86_64")]
     any(libc::SYS_unlink),
-    // musl makes these calls for the same functions.
+    // musl makes these calls where glibc makes other calls.
     #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
     any(libc::SYS_lstat),
     #[cfg(all(target_arch = "x86_64", target_env = "musl"))]

@@ -61,7 +61,7 @@ fn system<E: Into<io::Error>>(doing: &'static str) -> impl Fn(E) -> MakeError {
 }
 
 /// Listens at `path`. The file gets its permissions and group before its final name, so that no other user can connect
-/// in between. The socket of a dead process is replaced.
+/// before the permissions apply. The socket of a dead process is replaced.
 ///
 /// # Errors
 /// Returns an error if the path is occupied, or a system call fails.
@@ -87,7 +87,8 @@ pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
     }
     // SAFETY: the call reads the flags of a descriptor number, which need not be open.
     Errno::result(unsafe { libc::fcntl(descriptor, libc::F_GETFD) })?;
-    // SAFETY: the descriptor is open, and the caller guarantees that this process does not use it elsewhere.
+    // SAFETY: the descriptor is open, and the caller guarantees that this process does not use the descriptor
+    // elsewhere.
     let fd = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let is_stream = getsockopt(&fd, sockopt::SockType)? == SockType::Stream;
     let is_unix = getsockname::<UnixAddr>(descriptor).is_ok();

@@ -53,7 +53,7 @@ pub(super) fn attach(fd: BorrowedFd<'_>, name: &str, multi_queue: bool, napi: bo
     let len = name.len().min(NAME_LEN_MAX);
     request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
     // SAFETY: TUNSETIFF reads and writes one `struct ifreq`. `request` has that size (asserted above), lives through
-    // the call and is not used afterwards.
+    // the call and is not used after the call.
     unsafe { numbers::tun_set_iff(fd.as_raw_fd(), &raw const request) }?;
     Ok(())
 }

@@ -129,9 +129,9 @@ struct Setup {
     /// The ring's base when the device was reset. During a migration, QEMU resets the device status before requesting
     /// the bases (7.2: `vhost_dev_stop`).
     ended_at: Option<u32>,
-    /// The position at which the ring stopped. `None` after the frontend set a new base.
+    /// The base at which the ring stopped. `None` after the frontend set a new base.
     stopped_at: Option<u32>,
-    /// The ring's position in a loaded state. `None` after the ring has started.
+    /// The ring's base in a loaded state. `None` after the ring has started.
     loaded: Option<u32>,
     /// The kick source, set when the frontend starts the ring.
     kick: Option<Kick>,

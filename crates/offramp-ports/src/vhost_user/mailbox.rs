@@ -144,7 +144,7 @@ pub(super) fn run_everywhere<S: 'static>(senders: &[Sender<S>], work: fn(&mut S)
     let asked: Vec<_> = senders.iter().filter_map(|sender| sender.ask(work).ok()).collect();
     let end = Instant::now() + PATIENCE;
     for answered in asked {
-        // A queue that was dropped meanwhile needs no work.
+        // A queue that was dropped during the wait needs no work.
         let _ = answered.recv_timeout(end.saturating_duration_since(Instant::now()));
     }
 }

@@ -31,8 +31,8 @@ pub struct VhostPort {
     delivered_to: usize,
     /// `None` for a port with one pair.
     steering: Option<Box<Steering>>,
-    /// True if the receive pairs were refreshed in this batch. The receive pairs are refreshed at most once per batch:
-    /// otherwise, a guest with a broken ring would cost a scan per frame.
+    /// True if the receive pairs were refreshed in this batch. The receive pairs are refreshed at most once per batch,
+    /// so that a guest with a broken ring does not cause a scan per frame.
     has_looked: bool,
 }
 
@@ -119,7 +119,7 @@ impl VhostPort {
         self.queues[0].rss()
     }
 
-    /// Returns whether the pair exists and the guest receives on it.
+    /// Returns whether the pair exists and the guest receives on the pair.
     #[inline]
     fn receives_on(&self, pair: usize) -> bool {
         self.queues.get(pair).is_some_and(VhostQueue::receives)

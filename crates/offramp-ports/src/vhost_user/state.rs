@@ -11,7 +11,7 @@ const VERSION: u32 = 1;
 /// Number of bytes before the vrings: the head, the features and the number of vrings.
 const HEAD_LEN: usize = 8 + 4 + 4 + 8 + 4;
 const SUM_LEN: usize = 8;
-/// The value for a vring without a position.
+/// The value for a vring without a base.
 const NO_BASE: u64 = u64::MAX;
 /// Maximum length of a state to read, in bytes. The tables of a filter (64 KiB), all VLANs (32 KiB) and 256 vrings fit.
 pub(super) const LEN_MAX: usize = 1 << 18;
@@ -21,7 +21,7 @@ pub(super) const LEN_MAX: usize = 1 << 18;
 pub(super) struct State {
     /// The negotiated features.
     pub features: u64,
-    /// The position of each vring; `None` for a vring that has not run.
+    /// The base of each vring; `None` for a vring that has not run.
     pub bases: Vec<Option<u32>>,
     /// Control queue commands that restore the guest's settings.
     pub commands: Vec<Vec<u8>>,

@@ -134,7 +134,8 @@ struct LedgerArgs {
 }
 
 impl LedgerArgs {
-    /// Returns the filter for the numbers varied in each row: all numbers with `--hangs-on`, otherwise none.
+    /// Returns the filter for the numbers varied in each row: all numbers with `--hangs-on`, and no number without
+    /// `--hangs-on`.
     fn tags(&self) -> fn(Tag) -> bool {
         if self.hangs_on { |_| true } else { |_| false }
     }

@@ -194,7 +194,8 @@ impl Bed {
         while !self.has_no_notice() {}
     }
 
-    /// Returns true if no notification is queued. Otherwise, discards one notification.
+    /// Returns true if no notification is queued. If a notification is queued, discards this notification and returns
+    /// false.
     pub fn has_no_notice(&self) -> bool {
         self.notices.set_nonblocking(true).unwrap();
         let is_empty = receive(&self.notices).is_err();
@@ -275,8 +276,8 @@ impl Bed {
     pub fn program_for_all(&self) -> PathBuf {
         let copy = self.directory.path("offramp");
         if !copy.exists() {
-            // Let another process copy the file: a file open for writing cannot be run (ETXTBSY). A process started
-            // meanwhile by another thread would inherit the open descriptor.
+            // Let another process copy the file: a file open for writing cannot be run (ETXTBSY). A process started by
+            // another thread during the copy would inherit the open descriptor.
             let install = ["-m", "755", env!("CARGO_BIN_EXE_offramp")];
             assert!(Command::new("install").args(install).arg(&copy).status().unwrap().success());
         }

@@ -127,7 +127,7 @@ impl Halves {
     }
 }
 
-/// Sends and receives at the same time, because the guest's end stops receiving while its own bytes are not read.
+/// Sends and receives at the same time, because the guest stops receiving while nobody reads the guest's bytes.
 fn both_ways(stream: &TcpStream, out: &[u8], into: &mut [u8]) -> io::Result<()> {
     let (mut writer, mut reader) = (stream, stream);
     thread::scope(|scope| {

@@ -169,7 +169,7 @@ impl Test {
     }
 }
 
-/// The Ethernet addresses of both ends.
+/// The Ethernet addresses of the guest and the host.
 struct Macs {
     host: String,
     guest: String,

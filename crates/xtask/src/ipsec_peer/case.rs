@@ -10,7 +10,7 @@ const HOST_SPI: u32 = 0x1002;
 /// Number of packets until the lower half of a sequence number wraps around.
 const BEFORE_WRAP: u32 = 64;
 
-/// The IP version of both ends, and of a tunnel's content.
+/// The IP version of the guest's and the host's addresses, and of the packets inside a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// IPv4.
@@ -72,7 +72,7 @@ pub struct Case {
     algorithms: Algorithms,
     /// True for tunnel mode, false for transport mode.
     pub is_tunnel: bool,
-    /// IP version used by both ends.
+    /// IP version used by the guest and the host.
     pub version: Version,
     /// The case's additional feature.
     pub extra: Extra,
@@ -125,7 +125,7 @@ impl Case {
         format!("{} {mode} {version}{extra}", self.suite)
     }
 
-    /// Returns the commands that install both associations and their policies at one end.
+    /// Returns the commands that install both associations and their policies in the guest or on the host.
     pub fn commands(&self, end: End) -> Vec<String> {
         let [sent, received] = if end == End::Guest { ["out", "in"] } else { ["in", "out"] };
         let (host, guest): (IpAddr, IpAddr) = match self.version {

@@ -28,7 +28,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens the vhost-user port and the TAP in the namespace, and connects both by two adapters.
+    /// Opens the vhost-user port and the TAP in the namespace, and connects the two ports by two adapters and a cable.
     ///
     /// # Errors
     /// Returns an error if a port cannot be opened or the worker cannot start.

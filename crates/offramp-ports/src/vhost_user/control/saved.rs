@@ -99,7 +99,7 @@ impl Control {
         commands
     }
 
-    /// Restores the guest's settings from an earlier backend, and the position at which the control queue stopped. The
+    /// Restores the guest's settings from an earlier backend, and the base at which the control queue stopped. The
     /// error is the first command that this port does not permit.
     pub(in crate::vhost_user) fn load(&mut self, commands: &[Vec<u8>], base: Option<u32>) -> Result<(), Vec<u8>> {
         for bytes in commands {

@@ -54,7 +54,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             self.finish(vring)?;
         }
         if features & !LOG_ALL != self.features & !LOG_ALL {
-            // Changed features mean another driver, whose rings have no loaded position.
+            // Changed features mean another driver, whose rings have no loaded base.
             self.vrings.iter_mut().for_each(|setup| setup.loaded = None);
         }
         self.features = features;
@@ -185,8 +185,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        // If the port serves the control queue, frontends expect the number of vrings, otherwise the number of queue
-        // pairs.
+        // Frontends expect the number of vrings if the port serves the control queue, and the number of queue pairs if
+        // not.
         Ok(if self.control.is_some() { self.vrings.len() } else { self.queues.len() } as u64)
     }
 

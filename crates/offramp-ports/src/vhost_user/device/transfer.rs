@@ -17,9 +17,9 @@ const LOAD: u64 = 1;
 const NEW_PACKED: u16 = 0x8000;
 
 impl Setup {
-    /// Returns the position at which the ring starts: the position in the loaded state, unless the frontend starts a
-    /// new ring. The frontend's own position can be incomplete: only the next available position (Cloud Hypervisor
-    /// without a saved base), or half of a packed ring's position.
+    /// Returns the base at which the ring starts: the base in the loaded state, unless the frontend starts a new ring.
+    /// The frontend's own base can be incomplete: only the next available index (Cloud Hypervisor without a saved
+    /// base), or half of a packed ring's base.
     pub(super) fn start_base(&self, is_packed: bool) -> u32 {
         let is_new = if is_packed { self.base as u16 == NEW_PACKED } else { self.base == 0 };
         self.loaded.filter(|_| !is_new).unwrap_or(self.base)

@@ -3,7 +3,7 @@
 //! Used chains are published at once; only the notification is deferred. When chains are published, the ring's rule
 //! decides whether a notification is needed (virtio 1.3, 2.7.7.2 and 2.8.14). A driver that polls at this moment sees
 //! the chains and needs no notification. When a deferred notification is due, the rule is checked again: the driver may
-//! have polled meanwhile and moved `used_event`.
+//! have polled since the deferral and moved `used_event`.
 
 use offramp_adapter::moderation::{COST_NS_START, ModerationConfig, Moderator, Policy};
 

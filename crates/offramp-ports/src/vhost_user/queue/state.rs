@@ -351,7 +351,7 @@ impl QueueState {
 }
 
 impl Drop for QueueState {
-    /// Sends the deferred notifications, because no other code would send them.
+    /// Sends the deferred notifications, because no other code sends these notifications after the drop.
     fn drop(&mut self) {
         self.moderation = ModerationConfig::default();
         self.coalesce(Side::Receive, None);

@@ -111,8 +111,8 @@ impl QueueState {
     }
 }
 
-/// Returns the offloads that a request needs. `GSO_ECN` needs no separate offload, because it does not change the
-/// segmentation.
+/// Returns the offloads that a request needs. `GSO_ECN` needs no separate offload, because this flag does not change
+/// the segmentation.
 #[inline]
 fn asked_of(meta: &TxMeta) -> Offloads {
     let checksum = if meta.checksum.is_some() { Offloads::TX_CHECKSUM } else { Offloads::empty() };

@@ -108,8 +108,8 @@ impl PortVring {
         }
     }
 
-    /// Sends a deferred notification if the guest still needs a notification. Otherwise, drops the deferred
-    /// notification.
+    /// Sends the deferred notification if the guest still needs a notification, and drops the deferred notification if
+    /// not.
     #[cold]
     pub(super) fn decide(&mut self, now_ns: Option<u64>, counters: &QueueCounters) {
         if !self.moderation.is_deferred() {
