@@ -32,7 +32,7 @@ pub const QUEUES_MAX: u16 = 256;
 /// VLAN tags.
 pub const FRAME_LEN_MAX: usize = 65536 + 22;
 /// Default size of a queue's socket buffer in the kernel, in bytes per direction: about a hundred super-frames. The
-/// kernel charges a super-frame with considerably more than its length.
+/// kernel charges a super-frame to the buffer with considerably more bytes than the length of the super-frame.
 pub const BUFFER_LEN_DEFAULT: usize = 8 << 20;
 
 /// The parameters for opening an interface.
@@ -87,7 +87,7 @@ pub enum PacketError {
     /// The number of queues is out of range.
     #[error("interface \"{interface}\": {queues} queues; use 1 to {QUEUES_MAX}")]
     Queues {
-        /// The interface.
+        /// The interface's name.
         interface: String,
         /// The requested number of queues.
         queues: u16,
@@ -95,7 +95,7 @@ pub enum PacketError {
     /// The process lacks `CAP_NET_RAW`, needed for packet sockets.
     #[error("interface \"{interface}\": permission denied {doing}; run as root or grant CAP_NET_RAW")]
     Permission {
-        /// The interface.
+        /// The interface's name.
         interface: String,
         /// The denied action.
         doing: &'static str,
@@ -103,7 +103,7 @@ pub enum PacketError {
     /// Another system call failed.
     #[error("interface \"{interface}\": {doing}: {cause}")]
     System {
-        /// The interface.
+        /// The interface's name.
         interface: String,
         /// The failed action.
         doing: &'static str,
@@ -113,7 +113,7 @@ pub enum PacketError {
     /// Reading the interface's features failed.
     #[error("interface \"{interface}\": {cause}")]
     Link {
-        /// The interface.
+        /// The interface's name.
         interface: String,
         /// The refused request and the kernel's error.
         cause: SysError,

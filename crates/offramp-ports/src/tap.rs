@@ -79,7 +79,7 @@ pub enum TapError {
     /// The MTU is out of range.
     #[error("tap \"{name}\": MTU {mtu} is out of range; use {MTU_MIN} to {MTU_MAX}")]
     Mtu {
-        /// The interface.
+        /// The interface's name.
         name: String,
         /// The requested MTU.
         mtu: u32,
@@ -87,7 +87,7 @@ pub enum TapError {
     /// The number of queues is out of range.
     #[error("tap \"{name}\": {queues} queues; use 1 to {QUEUES_MAX}")]
     Queues {
-        /// The interface.
+        /// The interface's name.
         name: String,
         /// The requested number of queues.
         queues: u16,
@@ -95,7 +95,7 @@ pub enum TapError {
     /// `/dev/net/tun` does not exist or cannot be opened.
     #[error("tap \"{name}\": {cause}")]
     Device {
-        /// The interface.
+        /// The interface's name.
         name: String,
         /// The cause and its remedy.
         cause: SetupError,
@@ -103,7 +103,7 @@ pub enum TapError {
     /// The process lacks `CAP_NET_ADMIN` in this namespace.
     #[error("tap \"{name}\": permission denied {doing}; run as root or grant CAP_NET_ADMIN")]
     Permission {
-        /// The interface.
+        /// The interface's name.
         name: String,
         /// The denied action.
         doing: &'static str,
@@ -111,7 +111,7 @@ pub enum TapError {
     /// Another system call failed.
     #[error("tap \"{name}\": {doing}: {cause}")]
     System {
-        /// The interface.
+        /// The interface's name.
         name: String,
         /// The failed action.
         doing: &'static str,
@@ -121,7 +121,7 @@ pub enum TapError {
     /// Setting up the interface failed.
     #[error("tap \"{name}\": {cause}")]
     Link {
-        /// The interface.
+        /// The interface's name.
         name: String,
         /// The refused request and the kernel's error.
         cause: SysError,

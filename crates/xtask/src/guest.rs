@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit from the start of offramp until its ports exist.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the end of offramp.
+/// Maximum wait for the end of offramp's process.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of queue pairs of a guest with several pairs.
 const QUEUE_PAIRS: u16 = 2;

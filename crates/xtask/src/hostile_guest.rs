@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(is_good)
 }
 
-/// Both guests, the daemon, and a traffic server in the namespace. The fields are dropped in this order.
+/// Both guests, the daemon, and a traffic server in the namespace. The fields are dropped in order of declaration.
 struct Bed {
     victim: Machine,
     hostile: Machine,

@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(args.print_commands || tally.end("dpdk-interop"))
 }
 
-/// A case in progress: the guests, and the backend between them. The fields are dropped in this order.
+/// A case in progress: the guests, and the backend between them. The fields are dropped in order of declaration.
 struct Bench<'a> {
     case: &'a Case,
     guests: Vec<Guest>,

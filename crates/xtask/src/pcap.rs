@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Maximum length of a packet in a capture, in bytes.
 const SNAP_LEN: u32 = 262_144;
 
-/// Writes frames as a little-endian capture, with time 0 for each frame.
+/// Writes frames as a little-endian capture, with a time stamp of 0 for each frame.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written.

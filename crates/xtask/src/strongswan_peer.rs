@@ -82,7 +82,7 @@ fn judge(name: &str) -> Result<()> {
     bed.check_counts()
 }
 
-/// Two namespaces, and the adapter between them. The fields are dropped in this order.
+/// Two namespaces, and the adapter between them. The fields are dropped in order of declaration.
 struct Bed {
     adapters: Adapters,
     _tap: Tap,

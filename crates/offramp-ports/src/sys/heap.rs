@@ -10,7 +10,8 @@ const MAPPED_LEN: libc::c_int = 64 * 1024;
 /// after another port was closed would then zero its whole coalescer of 4 MiB explicitly.
 pub fn map_large_blocks() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: mallopt takes numbers and runs before other threads allocate. A result of 0 means that nothing changed.
+    // SAFETY: mallopt takes numbers and runs before other threads allocate. A result of 0 means that mallopt did not
+    // change the setting.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_LEN);
     }

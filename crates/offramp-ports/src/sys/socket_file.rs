@@ -80,7 +80,7 @@ pub fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, Socket
 /// once, before the process opens any file: the result takes ownership of the descriptor.
 ///
 /// # Errors
-/// Returns an error if the descriptor is not open, or is not a listening Unix stream socket.
+/// Returns an error if the descriptor is 0 to 2, is not open, or is not a listening Unix stream socket.
 pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
     if descriptor <= libc::STDERR_FILENO {
         return Err(io::Error::other("0 to 2 are standard input, output and error"));
@@ -221,7 +221,7 @@ pub fn occupant(path: &Path) -> io::Result<Occupant> {
             io::ErrorKind::ConnectionRefused => Ok(Occupant::Dead),
             // The file was just removed.
             io::ErrorKind::NotFound => Ok(Occupant::Nobody),
-            // A full accept queue belongs to a listener.
+            // The accept queue of the socket is full, so the socket has a listener.
             io::ErrorKind::WouldBlock => Ok(Occupant::Listener),
             _ => Err(error),
         },

@@ -44,7 +44,7 @@ impl CallPipe {
 /// Writes one call. A pipe or socket without a reader harms only the frontend that created it.
 fn notify(pipe: &OwnedFd) {
     // Do not wait for room: a full socket already has unread calls, and the wait might never end. The two sockets of a
-    // socket pair may be the call descriptors of two rings, and this process may be the only holder of both sockets.
+    // pair may be the call descriptors of two rings, and this process may be the only holder of both.
     if send(pipe.as_raw_fd(), &CALL, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) == Err(Errno::ENOTSOCK) {
         let _ = write(pipe, &CALL);
     }

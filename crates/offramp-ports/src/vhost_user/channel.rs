@@ -44,7 +44,7 @@ pub(super) struct Channel {
     is_asked: bool,
     /// True if the configuration has changed and no request has reported the change yet.
     is_due: bool,
-    /// The bytes of an answer read so far.
+    /// The bytes of the frontend's answer that were read so far.
     answer: [u8; ANSWER_LEN],
     answer_len: usize,
 }

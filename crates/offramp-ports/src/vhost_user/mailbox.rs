@@ -1,8 +1,8 @@
 //! Changes to the state of a queue's thread, requested by the control thread.
 //!
 //! A queue's thread owns its rings, and shares no state on the data path. Other threads change the rings by sending a
-//! closure (a piece of work). The queue's thread runs the work between two batches, and returns the result. The cost
-//! per batch is one load of a flag.
+//! closure (a piece of work). The queue's thread runs the work between two batches, and returns the result. While no
+//! work is requested, the mailbox costs the queue's thread one load of a flag per batch.
 
 use crate::bell::Bell;
 use offramp_offload::sync::atomic::{AtomicBool, Ordering};

@@ -202,7 +202,7 @@ impl RigConfig {
 /// Running ports and adapters with a cable or a switch.
 #[derive(Debug)]
 pub struct Rig {
-    // The fields are dropped in this order.
+    // The fields are dropped in order of declaration.
     workers: Vec<Worker>,
     pub ports: Vec<VhostUser>,
     pub controls: Vec<Arc<PortControl>>,
@@ -342,7 +342,7 @@ fn switch(config: &RigConfig, ports: &mut [VhostUser], controls: &[Arc<PortContr
 /// Two ports on a switch, polled by one worker.
 #[derive(Debug)]
 pub struct SwitchRig {
-    // The fields are dropped in this order.
+    // The fields are dropped in order of declaration.
     _worker: Worker,
     pub ports: Vec<VhostUser>,
     pub seats: Vec<Arc<SwitchPort>>,

@@ -141,7 +141,7 @@ fn generic_card(socket: &str) -> Vec<String> {
     vec!["-chardev".to_owned(), socket, "-device".to_owned(), format!("{device},num_vqs={queues}")]
 }
 
-/// A guest behind a daemon. The fields are dropped in this order.
+/// A guest behind a daemon. The fields are dropped in order of declaration.
 struct Bench {
     machine: Machine,
     daemon: Daemon,
@@ -247,7 +247,7 @@ impl Bench {
         }
     }
 
-    /// Returns the daemon's status of the port.
+    /// Returns the port's status, as reported by the daemon.
     fn port(&self) -> Result<Value> {
         let mut shown = self.daemon.show()?;
         Ok(shown["ports"][0].take())

@@ -203,7 +203,7 @@ struct Place {
     scratch: Scratch,
 }
 
-/// A running guest, and both places. The fields are dropped in this order.
+/// A running guest, and both places. The fields are dropped in order of declaration.
 struct Bed<'a> {
     case: &'a Case,
     base: &'a Base,

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Time limit from the start of a connection to its first bytes in both directions.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Divisor of each direction's bytes that gives the part sent before the backend is killed. The remaining bytes far
-/// exceed the buffers of both ends.
+/// exceed the socket buffers of the host and the guest.
 const FIRST_PART: usize = 8;
 /// Seed of the bytes sent by the host.
 const SENT_SEED: u64 = 3;

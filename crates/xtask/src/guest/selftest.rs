@@ -198,7 +198,7 @@ pub fn run(bench: &Bench, tally: &mut Tally) -> Result<()> {
     }
 }
 
-/// A guest, a namespace, and the adapters between them. The fields are dropped in this order.
+/// A guest, a namespace, and the adapters between them. The fields are dropped in order of declaration.
 struct Ends {
     machine: Machine,
     relay: Program,

@@ -20,7 +20,7 @@ pub struct AdapterCounts {
     pub sent: (u64, u64),
     /// Number of received wire frames, and of received host frames.
     pub received: (u64, u64),
-    /// Losses caused by IPsec, by reason.
+    /// Number of packets lost because of IPsec, by loss reason.
     pub lost: BTreeMap<&'static str, u64>,
     /// Number of packets and last sequence number of each association: outbound, then inbound.
     pub associations: [Option<(u64, u64)>; 2],

@@ -20,7 +20,8 @@ const WORKER_NAME: &str = "xtask-ipsec";
 /// far apart.
 const HOLD_NS: u64 = 2_000_000;
 
-/// Both running adapters. The fields are dropped in this order, because the adapters use the ports.
+/// Both running adapters. The fields are dropped in order of declaration, so that the adapters end before the ports
+/// that they use.
 pub struct Link {
     adapters: Adapters,
     _tap: Tap,

@@ -65,8 +65,8 @@ impl Control {
         commands
     }
 
-    /// Returns the commands for the number of pairs and for RSS. The command for the number of pairs removes the
-    /// indirection table; the RSS command sets the number of pairs and the table.
+    /// Returns the commands that set the number of queue pairs and the RSS configuration. The command for the number of
+    /// pairs removes the indirection table; the RSS command sets the number of pairs and the table.
     fn steering_commands(&self) -> Vec<Vec<u8>> {
         let pairs = self.settings.queue_pairs;
         let set_pairs = command(VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, &pairs.to_le_bytes());

@@ -56,8 +56,7 @@ pub(super) enum Reads {
     Frames,
     /// The frame and the offload request in its header.
     Requests,
-    /// The frame and the offload request in its header. The frame and the request are counted in the guest's
-    /// statistics.
+    /// The frame and the offload request in its header. The guest's statistics count each frame and each request.
     Counted,
 }
 

@@ -17,7 +17,7 @@ const RECEIVE: [(&str, &[&str]); 3] =
 /// The offload that a TAP lacks: Linux never coalesces frames from a TAP.
 const NOT_OF_A_TAP: &str = "rx-gro";
 
-/// A port of a running daemon.
+/// A port of a running daemon, as one end of the checked path.
 pub struct PortEnd {
     tap: LocalEnd,
     description: Description,

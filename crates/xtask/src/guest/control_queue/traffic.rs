@@ -83,8 +83,8 @@ impl Bench {
         Ok(queues.iter().filter_map(|queue| queue["receive"]["lost"][reason].as_u64()).sum())
     }
 
-    /// Returns two counters of the port's frames to its guest, read at the same time, because earlier frames may still
-    /// arrive.
+    /// Returns two counters of the port's frames to its guest, from a single answer of the daemon. Earlier frames could
+    /// arrive between two answers.
     pub(super) fn counts(&self, fields: [&str; 2]) -> Result<(u64, u64)> {
         let port = self.port()?;
         let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
