@@ -400,7 +400,7 @@ fn the_control_queue_of_a_guest_without_several_pairs_is_the_third_ring() {
         let case = Case::layouts().next().unwrap();
         let mut guest = rig.guest(0, &builder(&case, 1).dialect(dialect));
         assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(5, 6)), OK, "{dialect:?}");
-        // The command was not negotiated.
+        // The feature for this command was not negotiated.
         assert_eq!(command(&mut guest, PAIRS_SET, &1u16.to_le_bytes()), ERR);
         wait_until("what was set", || status(&rig, 0).coalescing[0] == Some(wish(5, 6)));
     }

@@ -123,9 +123,10 @@ fn save_and_restore(case: Case, keeps_state: bool, bases: Bases) {
 fn a_restored_guest_receives_in_every_posted_buffer_and_nothing_is_lost_or_doubled() {
     for case in Case::layouts().chain(Case::all().filter(|case| case.in_order && case.mergeable && !case.indirect)) {
         save_and_restore(case, true, Bases::Saved);
-        // The position in the state takes precedence over the frontend's position.
+        // The base in the state takes precedence over the frontend's base.
         save_and_restore(case, true, Bases::Available);
-        // A packed ring has no position in memory, and Cloud Hypervisor does not negotiate packed rings.
+        // The memory of a packed ring contains no available index, and Cloud Hypervisor does not negotiate packed
+        // rings.
         if !case.packed {
             save_and_restore(case, false, Bases::Saved);
             save_and_restore(case, false, Bases::Available);

@@ -44,8 +44,8 @@ const ROUNDS_MIN: u32 = 5;
 /// Time from the start of an attack to the first measurement, and duration of each initial attack before all
 /// measurements.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Maximum growth of the daemon's own memory from the first attacks to the last, in KiB. Allocators keep some memory,
-/// so growth up to this value does not indicate a leak.
+/// Maximum growth of the daemon's own memory from the first attacks to the last, in KiB. Allocators do not return all
+/// freed memory to the kernel, so growth up to this value does not indicate a leak.
 const GROWTH_MAX_KIB: u64 = 1024;
 /// Minimum number of frames or chains that counts as an attack.
 const ATTACK_MIN: u64 = 1000;

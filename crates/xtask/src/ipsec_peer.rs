@@ -59,7 +59,7 @@ const MODULES: [&str; 18] = [
 /// are from `linux/udp.h` and `sys/socket.h`: level 17 (UDP), option 100 (`UDP_ENCAP`), value 2 (`UDP_ENCAP_ESPINUDP`),
 /// families 2 and 10.
 ///
-/// The child process keeps the sockets. The parent process ends when the sockets are open.
+/// The child process keeps the sockets open. The parent process ends when the sockets are open.
 const OPEN_PORT_4500: &str = "perl -e 'for ([2,pack(\"S n x12\",2,4500)],[10,pack(\"S n x24\",10,4500)]) \
      { my ($f,$a)=@$_; socket(my $s,$f,2,0) or die \"socket $!\"; \
      $f==2 or setsockopt($s,41,26,pack(\"i\",1)) or die \"v6only $!\"; bind($s,$a) or die \"bind $!\"; \

@@ -52,8 +52,8 @@ impl OfferArgs {
     }
 }
 
-/// Opens the port, which then listens or connects. Returns the port, which the caller must keep, and its queues in
-/// order.
+/// Opens the port, which then listens or connects. Returns the port, which the caller must keep alive, and the port's
+/// queues in the order of their indexes.
 ///
 /// # Errors
 /// Returns an error if the socket cannot be opened.

@@ -8,7 +8,7 @@ use super::{PacketConfig, PacketError, open_socket, socket, system};
 use crate::sys::link;
 use crate::vnet_hdr::HEADER_LEN;
 
-/// Number of bytes kept from each frame: the headers up to the ports.
+/// Number of bytes captured from each frame, sufficient for the headers up to the TCP or UDP ports.
 pub const HEAD_LEN: usize = 64;
 /// Size of the socket buffer in the kernel, in bytes.
 const BUFFER_LEN: usize = 4 << 20;

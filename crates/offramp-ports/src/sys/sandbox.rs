@@ -126,8 +126,8 @@ pub struct FileAccess {
 }
 
 /// Restricts the calling thread, and the threads that this thread starts later, permanently to these files. The
-/// restricted threads cannot bind or connect TCP ports, and cannot signal processes without this restriction.
-/// Connections to sockets with a file name remain allowed.
+/// restricted threads cannot bind or connect TCP ports, and cannot signal processes that do not have the same
+/// restriction. Connections to sockets with a file name remain allowed.
 ///
 /// Returns the version of Landlock enforced by the kernel.
 ///

@@ -161,7 +161,7 @@ fn made_name(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Gives the file its final name. A link fails if the name exists, so only one of two processes succeeds.
+/// Links the file to its final name. A link fails if the name exists, so only one of two processes succeeds.
 fn put_in_place(made: &Path, path: &Path) -> Result<(), MakeError> {
     for _ in 0..TRIES_MAX {
         match fs::hard_link(made, path) {

@@ -328,7 +328,7 @@ impl Device {
         if self.is_control(vring) { self.control_started(base) } else { Ok(()) }
     }
 
-    /// Stops a ring and keeps its settings. Returns the ring's base.
+    /// Stops a ring without clearing the frontend's settings of the ring. Returns the ring's base.
     fn stop(&mut self, vring: usize) -> Result<u32, Refused> {
         self.end(vring, QueueState::stop)
     }
@@ -374,7 +374,7 @@ impl Device {
     }
 
     /// Stops a ring and returns its base. The frontend then has the base, so the ring's part of the inflight region is
-    /// cleared as stale. If the ring has not run, its part holds the base of an earlier backend and is kept.
+    /// cleared as stale. If the ring has not run, this part holds the base of an earlier backend and is not cleared.
     fn finish(&mut self, vring: usize) -> Result<u32, Refused> {
         let has_run = self.vring(vring)?.is_running;
         let base = self.stop(vring)?;

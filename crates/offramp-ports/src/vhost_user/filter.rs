@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Implements the specification sentence by sentence.
+    /// A second implementation of the filter, which follows the specification sentence by sentence.
     fn oracle(filter: &Filter, tables: &[Vec<MacAddress>; 2], frame: &[u8]) -> bool {
         let on = |mode| filter.modes.is_some_and(|modes| modes.contains(mode));
         let destination: MacAddress = frame[..6].try_into().unwrap();

@@ -112,7 +112,7 @@ struct Handler {
 /// The pacing of a guest's commands, because each command takes processor time from other guests' frames.
 #[derive(Debug, Default)]
 struct Pace {
-    /// The end of the time charged for the commands so far.
+    /// The moment at which the charged time of all commands so far ends. `None` before the first command.
     busy_until: Option<Instant>,
 }
 

@@ -7,7 +7,7 @@
 //!  guest in QEMU ────── vhost-user ── offramp up ── TAP ──┘
 //! ```
 //!
-//! One TCP connection survives all moves of a guest. The host sends as fast as the guest returns the bytes, and
+//! One TCP connection survives all migrations of a guest. The host sends as fast as the guest returns the bytes, and
 //! compares each byte. The same guest behind QEMU's own TAP backend shows QEMU's share of the down time.
 
 use super::{BackendKind, GuestArgs, behind_port, options};
@@ -43,18 +43,19 @@ use std::time::{Duration, Instant};
 const TAPS: [&str; 2] = ["xtask0", "xtask1"];
 const BRIDGE: &str = "xtask-br";
 const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
-/// Duration of the traffic before and after a move.
+/// Duration of the traffic before and after a migration.
 const BESIDE: Duration = Duration::from_secs(1);
-/// Time limit from the start of a program to its first answer, and from the end of a move to its announcement.
+/// Time limit from the start of a program to its first answer, and from the end of a migration to the guest's
+/// announcement.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit of a move.
+/// Time limit of a migration.
 const MOVE_TIMEOUT: Duration = Duration::from_mins(1);
 const LOOK: Duration = Duration::from_millis(5);
 /// Length of the pattern that the host sends repeatedly, in bytes. The length is prime, so that a lost or duplicated
 /// segment shifts all later bytes.
 const PATTERN_LEN: usize = 1_048_573;
 const PATTERN_SEED: u64 = 5;
-/// Maximum down time as a multiple of the down time with QEMU's own backend, and minimum number of moves for a
+/// Maximum down time as a multiple of the down time with QEMU's own backend, and minimum number of migrations for a
 /// judgement.
 const RATIO_MAX: f64 = 2.0;
 const MOVES_MIN: u32 = 5;
@@ -71,7 +72,7 @@ pub struct Args {
     guest: GuestArgs,
 }
 
-/// A kind of guest, and the expected announcement after a move.
+/// A kind of guest, and the expected announcement after a migration.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     backend: BackendKind,
@@ -94,7 +95,7 @@ impl Case {
     }
 }
 
-/// The announcement of a moved guest to the switches.
+/// The announcement of a migrated guest to the switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announcement {
     /// A gratuitous ARP from the guest's driver (`GUEST_ANNOUNCE`).
@@ -137,7 +138,7 @@ const CASES: [Case; 8] = [
     Case::new(BackendKind::QemuTap, true, Announcement::GratuitousArp),
 ];
 
-/// The measurements of a move.
+/// The measurements of a migration.
 #[derive(Clone, Copy, Debug)]
 struct Move {
     /// Down time and total time, as reported by QEMU.
@@ -147,7 +148,7 @@ struct Move {
     gap: Duration,
 }
 
-/// Moves every guest, and prints the cost of the moves. Returns whether all checks passed.
+/// Migrates every guest, and prints the cost of the migrations. Returns whether all checks passed.
 ///
 /// # Errors
 /// Returns an error if QEMU or the guest's kernel is not available, or a signal arrives.
@@ -250,7 +251,7 @@ impl<'a> Bed<'a> {
         Ok(moved)
     }
 
-    /// Moves the guest to the other place.
+    /// Migrates the guest to the place where the guest does not run.
     fn move_on(&mut self, stream: &Stream) -> Result<Move> {
         let to = 1 - self.at;
         let place = &self.places[to];

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 /// Time limit from the start of a connection to its first bytes in both directions.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Divisor of each direction's bytes that gives the part sent before the backend is killed. The remaining bytes far
-/// exceed the socket buffers of the host and the guest.
+/// Divisor of the number of bytes in each direction. The quotient is the number of bytes sent before the backend is
+/// killed. The remaining bytes far exceed the socket buffers of the host and the guest.
 const FIRST_PART: usize = 8;
 /// Seed of the bytes sent by the host.
 const SENT_SEED: u64 = 3;
@@ -121,7 +121,7 @@ impl Halves {
         self.under_way.send(()).map_err(|_| gone())?;
         self.restarted.recv().map_err(|_| gone())?;
         both_ways(stream, rest_out, rest_in)?;
-        // Shut down only now, because the guest's end closes after this end.
+        // Shut down the connection only here, because the guest closes its end after the host's shutdown.
         stream.shutdown(Shutdown::Write)?;
         Ok(received)
     }

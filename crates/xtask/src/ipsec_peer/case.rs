@@ -86,7 +86,8 @@ pub fn cases(full: bool) -> Vec<Case> {
         Case { number: number as u64, suite, algorithms, is_tunnel, version, extra }
     };
     if !full {
-        // In the short run, each of the three suites has both modes and both versions. Each extra occurs at least once.
+        // In the short run, each of the three suites has both modes and both versions. Each additional feature
+        // (`Extra`) occurs at least once.
         return vec![
             make(0, false, Version::V4, Extra::None),
             make(0, true, Version::V6, Extra::Wrap),
@@ -143,7 +144,7 @@ impl Case {
             )
         };
         // Linux also checks the UDP packet itself against the policy, before extracting the ESP packet. A policy for
-        // all packets between the ends would refuse the UDP packet. A key daemon exempts its socket instead.
+        // all packets between guest and host would refuse the UDP packet. A key daemon exempts its socket instead.
         let protocol = if self.extra == Extra::Encapsulation { "proto 6 " } else { "" };
         let policy = |source, destination, spi, direction| {
             format!(

@@ -217,7 +217,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     /// Creates the inflight region. Chains are used in their order of arrival, so no chain is in flight across a
-    /// restart. A split ring keeps its used index in guest memory; a packed ring's position is stored in the region.
+    /// restart. The used index of a split ring is in guest memory. The position of a packed ring is stored in the
+    /// region.
     fn get_inflight_fd(&mut self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         let (queues, entries) = (inflight.num_queues, inflight.queue_size);
         if usize::from(queues) > self.vrings.len() || entries > self.config.queue_size_max {

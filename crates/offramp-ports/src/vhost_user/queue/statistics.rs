@@ -120,8 +120,8 @@ impl Statistics {
     }
 }
 
-/// Returns the length of the headers in each segment of a super-frame, in bytes. The checksum request gives the start
-/// of the transport header.
+/// Returns the length of the headers in each segment of a super-frame, in bytes. The checksum request contains the
+/// start of the transport header.
 fn headers_len(meta: &TxMeta, segmentation: Segmentation, frame: &[u8]) -> u64 {
     let Some(start) = meta.checksum.map(|partial| usize::from(partial.start)) else { return 0 };
     let of_transport = match segmentation.kind {

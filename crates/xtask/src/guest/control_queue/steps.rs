@@ -275,7 +275,8 @@ const USER_MODE_FEATURES: &[&str] =
 /// The initial receive offloads of Linux 6.1 in User Mode Linux, as JSON.
 const USER_MODE_OFFLOADS: &str = r#"["GUEST_CSUM", "GUEST_TSO4", "GUEST_TSO6", "GUEST_ECN"]"#;
 
-/// All steps of a guest in User Mode Linux, in order of execution. If possible, the guest prints its settings.
+/// All steps of a guest in User Mode Linux, in order of execution. Where a command can print a setting, the step also
+/// checks the printed setting.
 pub const USER_MODE_STEPS: &[Step] = &[
     guest(
         "cat /sys/class/net/eth0/flags",
