@@ -26,7 +26,7 @@ fn within_budget(mut once: impl FnMut(&mut ChaCha8Rng)) {
 fn nearly_a_ring(rng: &mut ChaCha8Rng, packed: bool) -> Vec<u8> {
     let mut bytes = vec![0; crate::vhost_bytes::RING_SETTINGS_LEN];
     rng.fill_bytes(&mut bytes);
-    // Both rings start at their first entries, in the first lap.
+    // Both rings start at their first entries, before the first wrap.
     let base = if packed { [0, 0x80, 0, 0x80] } else { [0; 4] };
     bytes[4..12].copy_from_slice(&[base, base].concat());
     let mut memory = vec![0u8; 0x4000];

@@ -509,7 +509,8 @@ fn a_driver_that_sleeps_is_called_in_time_whatever_it_did_before() {
     const STEPS: usize = 30_000;
     let mut rng = rng();
     for case in Case::rings() {
-        // Only a packed ring can have a size that is not a power of two. Both rings are small, so that laps are short.
+        // Only a packed ring can have a size that is not a power of two. Both rings are small, so that the rings wrap
+        // around often.
         let size = if case.packed { 23 } else { 32 };
         for moderation in [
             coalescing(50, u32::MAX),

@@ -775,7 +775,8 @@ fn a_ring_without_a_kick_is_looked_at_again_and_again() {
 
 #[test]
 fn a_packed_ring_that_ended_at_its_start_goes_on_there() {
-    // After every second lap, the correct base is 0. Frontends without wrap counters use this value for a new ring.
+    // After every second wrap of a packed ring, the correct base is 0. Frontends without wrap counters use this value
+    // for a new ring.
     let (mut rng, case) = (rng(), Case::layouts().find(|case| case.packed).unwrap());
     for size in [1, 5, 8] {
         let rig = ethernet();

@@ -78,7 +78,7 @@ fn save_and_restore(case: Case, keeps_state: bool, bases: Bases) {
     let mut peer = rigs[0].guest(1, &case.guest());
     assert_eq!(guest.rx(0).fill(BUFFERS, BUFFER_LEN), BUFFERS);
     peer.rx(0).fill(BUFFERS, BUFFER_LEN);
-    // Send up to several laps of the ring.
+    // Send up to several times as many frames as the ring has entries.
     let before = rng.random_range(0..250);
     for number in 0..before {
         send(&mut peer, number..number + 1);

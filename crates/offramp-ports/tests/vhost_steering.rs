@@ -206,8 +206,8 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
             for (flow, by_pair) in numbers {
                 let mut all: Vec<_> = by_pair.values().flatten().copied().collect();
                 assert!(by_pair.values().all(|on_pair| on_pair.is_sorted()), "flow {flow}: {by_pair:?}, {case:?}");
-                // Each pair received one contiguous run: the flow moved, and never returned while frames were in
-                // flight.
+                // Each pair received one contiguous sequence of frame numbers: the flow moved, and never returned while
+                // frames were in flight.
                 let mut runs: Vec<_> = by_pair.values().map(|run| (run[0], run[run.len() - 1])).collect();
                 runs.sort_unstable();
                 assert!(runs.is_sorted_by(|before, after| before.1 < after.0), "flow {flow}: {by_pair:?}, {case:?}");

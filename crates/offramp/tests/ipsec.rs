@@ -28,7 +28,7 @@ use std::time::Duration;
 const LINE: [&str; 2] = ["ofrline0", "ofrline1"];
 const PROTOCOL_ESP: u8 = 50;
 
-/// Writes a key file for AES-128-GCM. Each number gives a different key.
+/// Writes a key file for AES-128-GCM. The file for each `number` has a different key.
 fn key_file(directory: &Path, number: u8) -> PathBuf {
     let file = directory.join(format!("{number}.key"));
     fs::write(&file, hex_key(number)).unwrap();

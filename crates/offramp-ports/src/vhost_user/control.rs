@@ -49,7 +49,7 @@ pub struct FilterStatus {
     pub modes: Option<ReceiveModes>,
     /// The address that the guest has set in place of the port's address, if any.
     pub mac: Option<[u8; 6]>,
-    /// Number of further unicast addresses in the filter.
+    /// Number of unicast addresses in the filter, in addition to the guest's own address.
     pub unicast_addresses: usize,
     /// Number of multicast addresses in the filter.
     pub multicast_addresses: usize,

@@ -139,7 +139,7 @@ impl Filter {
         self.addresses = [of(0, unicast), of(1, multicast)];
     }
 
-    /// Returns the number of further unicast addresses, and the number of further group addresses.
+    /// Returns the number of unicast addresses, and the number of group addresses, in addition to `own`.
     pub(super) fn address_counts(&self) -> [usize; 2] {
         self.addresses.each_ref().map(|table| table.len)
     }
@@ -149,7 +149,7 @@ impl Filter {
         self.addresses = Default::default();
     }
 
-    /// Returns the further unicast addresses, and the further group addresses.
+    /// Returns the unicast addresses, and the group addresses, in addition to `own`.
     pub(super) fn addresses(&self) -> [Vec<MacAddress>; 2] {
         let mac = |slot: &u64| [0, 1, 2, 3, 4, 5].map(|octet| slot.to_le_bytes()[octet]);
         self.addresses.each_ref().map(|table| table.slots.iter().filter(|slot| **slot != EMPTY).map(mac).collect())

@@ -13,7 +13,7 @@ use offramp_offload::meta::RxMeta;
 use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
 
-/// Maximum bytes of frames fetched in one turn of a queue pair: the length of a long super-frame.
+/// Number of fetched bytes after which the turn of a queue pair ends: the length of a long super-frame.
 const TURN_BYTES: usize = 1 << 16;
 
 /// All queue pairs of a [`VhostUser`](super::VhostUser) as one host port, for a thread that serves all pairs, such as a

@@ -331,8 +331,8 @@ impl Session {
         Some(pace.next_turn(now).unwrap_or(now))
     }
 
-    /// Reports a change of the link to the frontend, and reads the frontend's answer to the last report. Called before
-    /// each wait, because the cost is small compared to a message.
+    /// Reports a change of the link to the frontend, and reads the frontend's answer to the last report. The thread
+    /// calls this function before each wait, because the call costs little compared with a message.
     fn update_link(&mut self) {
         self.link.clear();
         if let Some(carrier) = &mut self.carrier
@@ -489,7 +489,7 @@ impl Session {
 /// Waits until an answer can be sent. Without this wait, a frontend that sends requests but never reads answers would
 /// block the thread in `send`.
 fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
-    // A writable socket has most of its buffer free, which exceeds the longest answer.
+    // A socket is writable only if most of its send buffer is free. The free space exceeds the longest answer.
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
     wait(&mut fds, PollTimeout::try_from(ANSWER_PATIENCE).unwrap_or(PollTimeout::ZERO));
     if is_ready(&fds[0]) { Ok(()) } else { Err(Unreadable("the frontend does not read answers".to_owned())) }

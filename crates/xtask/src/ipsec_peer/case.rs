@@ -144,7 +144,8 @@ impl Case {
             )
         };
         // Linux also checks the UDP packet itself against the policy, before extracting the ESP packet. A policy for
-        // all packets between guest and host would refuse the UDP packet. A key daemon exempts its socket instead.
+        // all packets between guest and host would refuse the UDP packet. A key daemon (IKE) exempts its UDP socket
+        // from the policy instead.
         let protocol = if self.extra == Extra::Encapsulation { "proto 6 " } else { "" };
         let policy = |source, destination, spi, direction| {
             format!(
