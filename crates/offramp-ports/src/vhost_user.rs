@@ -10,9 +10,9 @@
 //!  monitor ── messages, descriptors ──▶ control thread (one per port)
 //! ```
 //!
-//! Frontend and port can start and stop in any order. A port without a guest fetches no frames, and refuses delivered
-//! frames for lack of buffers. Every input from a guest or a frontend is checked. Invalid input is counted and refused,
-//! and affects only the guest that caused it.
+//! Frontend and port can connect and disconnect in any order. A port without a guest fetches no frames, and refuses
+//! delivered frames for lack of buffers. Every input from a guest or a frontend is checked. Invalid input is counted
+//! and refused, and affects only the guest that caused it.
 
 use offramp_offload::sync::lock;
 use std::io;

@@ -207,7 +207,7 @@ fn set_coalescing(name: &str, words: &[(usize, u32)]) -> io::Result<()> {
     for (at, value) in words {
         request[*at] = *value;
     }
-    // virtio_net in Linux 6.1 reports 0 transmitted frames, but refuses this value while the interface is up (`EBUSY`).
+    // virtio_net in Linux 6.1 reports a `tx-frames` of 0, but refuses this value while the interface is up (`EBUSY`).
     request[TX_FRAMES] = request[TX_FRAMES].max(1);
     call(name, &mut request).map(drop)
 }
