@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Maximum time from the start of the daemon to its first answer.
+/// Maximum time from the start of the daemon to its first answer on the control socket.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Poll interval while the harness waits for the daemon's first answer.
 const LOOK: Duration = Duration::from_millis(50);
@@ -117,11 +117,11 @@ impl Daemon {
         self.ask(&[&["set", port][..], features, &["--json"]].concat()).map(drop)
     }
 
-    /// Starts `offramp capture` of a port's packets into `file` (pcapng), `snap_len` bytes of each. The capture ends with
-    /// SIGTERM, or with the program's drop.
+    /// Starts `offramp capture` of a port's packets into `file` (pcapng), `snap_len` bytes of each. SIGTERM or the drop
+    /// of the returned [`Program`] ends the capture.
     ///
     /// # Errors
-    /// When the capture does not start.
+    /// Returns an error if the capture does not start.
     pub fn capture(&self, port: &str, file: &str, snap_len: usize) -> Result<Program> {
         let mut command = Command::new(&self.executable);
         command.args(["capture", port, "-w", file, "--snaplen", &snap_len.to_string(), "--control", &self.control]);

@@ -1,7 +1,7 @@
-//! Changes to an existing interface. A run switches features of the interface and restores every setting afterwards.
+//! Changes to an existing interface. A run switches features of the interface, and restores every setting at its end.
 //!
 //! A [`Guard`] writes the interface's state to a file before the first change, and restores the state when dropped.
-//! After a crash, [`restore()`] or the next guard of the interface restores the state. The calling thread must be in the
+//! After a crash, [`restore()`] or the interface's next guard restores the state. The calling thread must be in the
 //! interface's network namespace. The thread must not call [`privilege::enter`](offramp_ports::sys::privilege::enter),
 //! because that call would leave the namespace.
 

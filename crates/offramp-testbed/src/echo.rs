@@ -1,15 +1,15 @@
-//! A wire that returns every frame.
+//! A wire that returns every frame to the host that sent the frame.
 
 use offramp_adapter::config::frame_len_max;
 use offramp_adapter::port::{Arrival, Loan, WirePort};
 
 /// Alignment of frames in bytes, a multiple of a cache line.
 const FRAME_ALIGN: usize = 64;
-/// Number of slots for returning frames. So few slots stay in the near caches, like the buffers of DPDK's own echo. The
-/// guest waits while all slots are in use.
+/// Number of slots for frames to return. The number is small, so that the slots stay in the near caches, like the
+/// buffers of DPDK's own echo. The guest waits while all slots are in use.
 const ECHO_SLOTS: usize = 128;
 
-/// A wire port that returns every frame in order. While all slots are in use, the host waits.
+/// A wire port that returns every frame to the host, in order. While all slots are in use, the host waits.
 #[derive(Debug)]
 pub struct Echo {
     bytes: Box<[u8]>,
@@ -20,7 +20,7 @@ pub struct Echo {
     head: usize,
     /// Number of frames flushed so far; only flushed frames can be taken.
     flushed: usize,
-    /// Number of frames taken so far; the last one is still lent to the caller of `take`.
+    /// Number of frames taken so far; the last frame taken is still lent to the caller of `take`.
     tail: usize,
 }
 

@@ -23,13 +23,13 @@ pub enum TestbedError {
     /// A TAP could not be made.
     #[error(transparent)]
     Tap(#[from] TapError),
-    /// A setting is out of range.
+    /// A setting of an adapter is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A setting of the cable is out of range.
     #[error("{0} (split over the queue pairs)")]
     Line(#[from] CableConfigError),
-    /// A setting of a card's memory or of its faults is out of range.
+    /// A setting of a card's memory or of a card's faults is out of range.
     #[error(transparent)]
     Card(#[from] OutOfRange),
     /// A security association cannot be made.
@@ -44,13 +44,13 @@ pub enum TestbedError {
     /// An interface could not be set up.
     #[error("{0}")]
     System(#[from] SysError),
-    /// The system refused any other operation.
+    /// The system refused an operation that no other variant covers.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The traffic could not be run.
     #[error("traffic: {0}")]
     Traffic(String),
-    /// A run on an existing interface was refused, or could not be restored.
+    /// A run on an existing interface was refused, or the interface's settings could not be restored.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The guest could not be started or failed.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The program does ESP in user space. For each packet, the program reads a frame from the kernel, encrypts the frame
-//! and writes the encrypted frame to the kernel. Received packets take the reverse path. One system call moves one
+//! and writes the encrypted frame to the kernel. Received packets take the reverse path. Each system call moves one
 //! packet. The program uses the adapter's functions to encrypt and decrypt, so that only the place of the work differs.
 
 use offramp_adapter::ipsec::{SaChange, SaDirection};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
-/// Addresses of the tunnel's ends, from the range reserved for benchmarks (RFC 2544 C.2.2). No interface has these
+/// Addresses of the tunnel's endpoints, from the range reserved for benchmarks (RFC 2544 C.2.2). No interface has these
 /// addresses, so that the kernel ignores encrypted packets.
 const TUNNEL_ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 19, 0, 1), Ipv4Addr::new(198, 19, 0, 2)];
 /// SPI of each host's outbound association.
@@ -37,7 +37,8 @@ const SPIS: [u32; 2] = [0x1000, 0x1001];
 pub(crate) const PROGRAM_INTERFACE: &str = "esp0";
 /// Maximum number of frames that the program moves in one direction before it polls the other direction.
 const PROGRAM_BATCH_FRAMES: usize = 64;
-/// Retry time in nanoseconds after the kernel had no room for a packet: the time of four full frames at 1 Gbit/s.
+/// Time in nanoseconds until the program retries a packet for which the kernel had no room. The time is the duration of
+/// four full frames at 1 Gbit/s.
 const PROGRAM_RETRY_NS: u64 = 50_000;
 /// Maximum length of an encrypted frame in bytes: a 64-KiB IP packet and its Ethernet header.
 const SEALED_LEN_MAX: usize = 65_536 + 14;
@@ -82,12 +83,13 @@ impl EspLink {
         }
     }
 
-    /// Returns the configuration of host `side`'s inbound association, equal to the other host's outbound one.
+    /// Returns the configuration of host `side`'s inbound association, equal to the other host's outbound association.
     fn inbound(&self, side: usize) -> SaConfig {
         self.outbound(1 - side)
     }
 
-    /// Returns the associations to add to the adapter of host `side`. The list is empty if the host does ESP.
+    /// Returns the associations to add to the adapter of host `side`. The list is empty if a program on the host does
+    /// ESP.
     pub(crate) fn adapter_changes(&self, side: usize) -> Vec<SaChange> {
         let add = |direction, config| SaChange::Add { direction, config: Box::new(config) };
         match self.by {
@@ -107,12 +109,13 @@ impl EspLink {
     }
 }
 
-/// Returns a key for measurements only. The key's parts differ from each other, because 3DES refuses repeated parts.
+/// Returns a key for measurements only. 3DES refuses a key whose 8-byte parts repeat, so the parts of this key differ
+/// from each other.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|n| (n as u8).wrapping_mul(37).wrapping_add(seed.wrapping_mul(101)) ^ 0x5a).collect()
 }
 
-/// The program of one host that encrypts and decrypts.
+/// A host's program that encrypts and decrypts packets.
 pub(crate) struct HostEsp {
     clear: TapQueue,
     line: PacketQueue,
@@ -172,7 +175,8 @@ impl HostEsp {
         Ok(moved)
     }
 
-    /// Encrypts the next frame. Returns `false` if the kernel has no frame.
+    /// Encrypts the next segment of the kernel's frames, for [`HostEsp::send`] to send. Returns `false` if the kernel
+    /// has no frame.
     fn seal_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
         loop {
             if let Some(plan) = &mut self.pending {
@@ -194,7 +198,7 @@ impl HostEsp {
         }
     }
 
-    /// Reads the kernel's next frame. Returns `false` if there is none.
+    /// Reads the kernel's next frame. Returns `false` if the kernel has no frame.
     fn take_clear(&mut self, now_ns: u64) -> Result<bool, PortError> {
         if !self.clear.tx_next(now_ns)? {
             return Ok(false);
@@ -207,7 +211,7 @@ impl HostEsp {
         Ok(true)
     }
 
-    /// Sends the encrypted frame. Returns `false` if the kernel has no room for the frame.
+    /// Sends the frame at `unsent`. Returns `false` if the kernel has no room for the frame.
     fn send(&mut self) -> Result<bool, PortError> {
         let Some((start, end)) = self.unsent else { return Ok(true) };
         match self.line.rx_deliver(&RxMeta::default(), &self.sealed[start..end]) {
@@ -220,7 +224,7 @@ impl HostEsp {
         Ok(true)
     }
 
-    /// Decrypts frames from the wire and gives them to the host. Returns whether any frame was read.
+    /// Decrypts frames from the wire and writes the decrypted frames to the host. Returns whether any frame was read.
     fn open_batch(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let mut moved = false;
         for _ in 0..PROGRAM_BATCH_FRAMES {

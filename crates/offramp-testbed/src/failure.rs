@@ -6,7 +6,7 @@ use std::fmt::Display;
 /// The reason why a step was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The step ran with a wrong result, or the machine lacks something.
+    /// The step failed, its result is wrong, or a needed program or file is missing.
     #[error("{0}")]
     Failed(String),
     /// The step cannot run, because a program or this machine lacks a capability.
@@ -18,7 +18,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Replaces the text of a [`Failure::Failed`] by `change`'s result.
+    /// Replaces the text of a [`Failure::Failed`] by the return value of `change`.
     #[must_use]
     pub fn map(self, change: impl FnOnce(String) -> String) -> Self {
         match self {
@@ -53,7 +53,7 @@ pub fn not_possible<T>(why: impl Display) -> Result<T> {
     Err(Failure::NotPossible(why.to_string()))
 }
 
-/// Adds the current action to an error of the system or of another crate.
+/// Adds the name of the attempted action to an error of the system or of another crate.
 pub trait Doing<T> {
     /// Turns the error into a failure of `what` (a phrase such as `starting dpdk-testpmd`).
     ///

@@ -26,12 +26,12 @@ const FRAME_LEN_MTU_1500: usize = 1514;
 const FRAME_LEN_ONE_BUFFER: usize = 2000;
 /// Length of a frame that needs several buffers: four times 2000 bytes, as in DPDK's own interoperability plans.
 const FRAME_LEN_CHAINED: usize = 8000;
-/// Number of frames shorter than [`FRAME_LEN_ONE_BUFFER`], of every kind.
+/// Number of frames of at most [`FRAME_LEN_MTU_1500`] bytes, including UDP and non-IP frames.
 const SHORT_FRAMES: usize = 150;
 /// Number of frames that fill almost one buffer.
 const ONE_BUFFER_FRAMES: usize = 8;
-/// Number of frames that need a chain of buffers. Even without a reader, all frames together fit into the smallest ring
-/// (255 entries): 150 + 8 + 4 × 5.
+/// Number of frames that need a chain of buffers. All frames together fit into the smallest ring (255 entries), even if
+/// nobody reads the ring: 150 + 8 + 4 × 5.
 const CHAINED_FRAMES: usize = 4;
 
 /// Builds a UDP frame of `len` bytes with correct checksums. `len` must be at least [`UDP_HEADERS_LEN`], and the IP
@@ -65,7 +65,7 @@ pub fn udp(len: usize, flow: u16, fill: &mut impl Rng) -> Vec<u8> {
 }
 
 /// Returns the 16-bit one's complement sum of big-endian words, an odd last byte padded with 0 (RFC 1071). The function
-/// shares no code with offramp's adapter, so that a defect there cannot hide here.
+/// shares no code with offramp's adapter, so that a test finds a defect of the adapter's checksum code.
 pub fn ones_complement(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u64 = words.sum();

@@ -1,4 +1,4 @@
-//! Settings of the hosts themselves, apart from their adapters' settings.
+//! Settings of the hosts, without the settings of the hosts' adapters.
 
 use offramp_adapter::port::HostPort;
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
@@ -14,7 +14,7 @@ use crate::error::TestbedError;
 
 /// Directory of the kernel's settings. Settings below `net` belong to the calling thread's network namespace (proc(5)).
 const SYSCTLS: &str = "/proc/sys";
-/// Poll interval of a capture. A long interval loses nothing, because the kernel buffers the frames.
+/// Poll interval of a capture. No frame is lost between two polls, because the kernel buffers the frames.
 const CAPTURE_LOOK: Duration = Duration::from_millis(2);
 
 /// Receive coalescing of a guest's own driver (`ethtool -C`).
@@ -38,7 +38,7 @@ pub enum RxCoalescing {
 #[allow(clippy::struct_excessive_bools, reason = "switches that have nothing to do with each other")]
 pub struct HostSettings {
     /// Receive packet steering. If the hosts have their own processors, a host's receive work runs on the host's
-    /// processors and not on the adapter's.
+    /// processors and not on the adapter's processors.
     pub rps: bool,
     /// `SO_BUSY_POLL` of every data socket, in microseconds; 0 keeps the kernel's default. Busy polling has no effect
     /// on a TAP without `gro`, because that TAP has no NAPI.
@@ -75,7 +75,8 @@ impl Default for HostSettings {
 }
 
 impl HostSettings {
-    /// Describes the settings that differ from the defaults. Experiments describe their own settings.
+    /// Describes GRO, busy polling and RPS, as far as they differ from the defaults. Experiments describe their own
+    /// settings.
     pub fn said(&self) -> String {
         let busy_poll = format!("busy polling for {} us", self.busy_poll_usecs);
         let said =
@@ -86,8 +87,8 @@ impl HostSettings {
     /// Applies the kernel settings in the calling thread's network namespace.
     ///
     /// # Errors
-    /// Returns an error if the kernel lacks a setting or refuses the value. The error names both the setting and the
-    /// value.
+    /// Returns an error if the kernel lacks a setting or refuses the value. The error message contains the setting and
+    /// the value.
     pub(crate) fn apply(&self) -> io::Result<()> {
         self.sysctls.iter().try_for_each(|(name, value)| set_sysctl(name, value))
     }
@@ -146,7 +147,7 @@ impl Drop for Capture {
 
 fn watch(mut queue: PacketQueue, shared: &Shared) {
     while !shared.stop.load(Ordering::Relaxed) {
-        // A frame refused by `tx_next` was received, so the frame counts too.
+        // A frame that `tx_next` refuses was still received, so the frame is counted.
         while !matches!(queue.tx_next(0), Ok(false) | Err(offramp_adapter::port::PortError::Closed(_))) {
             shared.frames.fetch_add(1, Ordering::Relaxed);
             if shared.stop.load(Ordering::Relaxed) {

@@ -17,7 +17,7 @@
 //! | [`frames`], [`echo`] | test frames, and a wire that returns every frame |
 //! | [`stats`] | statistics of several samples |
 //!
-//! Start with [`rig::Rig::start`], which builds both hosts. Dropping the rig removes everything it created.
+//! Start with [`rig::Rig::start`], which builds both hosts. Dropping the rig removes everything that the rig created.
 
 pub mod cargo;
 pub mod cpu;

@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Interval at which a wait checks for the program's end and for a signal.
 const LOOK: Duration = Duration::from_millis(50);
-/// Maximum number of bytes from the end of a program's output in an error message, enough for a Linux kernel's last
-/// messages.
+/// Maximum number of bytes of a program's last output in an error message, enough for a Linux kernel's last messages.
 const TAIL_LEN: usize = 6000;
 
 /// The recorded output of a program.
@@ -46,7 +45,7 @@ pub enum Unfound {
     Stopped,
     /// The program has ended.
     Ended(ExitStatus),
-    /// The program has given up: see [`Program::give_up_at`].
+    /// The program has printed the message set by [`Program::give_up_at`].
     GaveUp,
     /// The timeout has elapsed.
     Late,
@@ -81,13 +80,13 @@ impl Program {
         Ok(Self { name: name.to_owned(), child, stdin, hopeless: None, output })
     }
 
-    /// Makes every later wait fail once standard error contains `words`. The program still runs then, but without
-    /// progress.
+    /// Makes every later wait fail once standard error contains `words`. `words` is a message of a program that still
+    /// runs but makes no progress.
     pub fn give_up_at(&mut self, words: &'static str) {
         self.hopeless = Some(words);
     }
 
-    /// Returns the present length of standard output, a mark for [`Program::wait_for`].
+    /// Returns the number of bytes on standard output so far, as a mark for [`Program::wait_for`].
     pub fn mark(&self) -> usize {
         self.lock().stdout.len()
     }
@@ -124,7 +123,7 @@ impl Program {
     ///
     /// # Errors
     /// Returns an error if there is no result within `timeout`, if the program ends, or if a signal is received. The
-    /// message names the awaited result, followed by the end of the program's output.
+    /// message names the awaited result, followed by the program's last output.
     pub fn wait_for<T>(
         &mut self,
         what: &str,
@@ -146,7 +145,7 @@ impl Program {
     /// Waits like [`Program::wait_for`], until `stop` is set.
     ///
     /// # Errors
-    /// Returns the reason if there is no result.
+    /// Returns the reason if the wait ends without a result.
     pub fn look_for<T>(
         &mut self,
         mark: usize,

@@ -36,12 +36,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Length of a host's transmit queue in frames, above the host's largest send window. A TAP with a full queue drops the
-/// frame, whereas a driver would stop the host's queue.
+/// Length of a host's transmit queue in frames, more than a host's largest send window. A TAP with a full queue drops
+/// the frame, whereas a driver would stop the host's queue.
 const TX_QUEUE_LEN: u32 = 8192;
 /// Minimum MTU of IPv6 on a Linux interface (RFC 8200 5).
 const IPV6_MTU_MIN: usize = 1280;
-/// Number of the host whose adapter can be a [`Card`].
+/// Index of the host whose adapter can be a [`Card`].
 const CARD_SIDE: usize = 1;
 
 /// A running rig. Dropping the rig ends everything.
@@ -64,7 +64,8 @@ impl Rig {
     /// Builds and starts namespaces, TAPs, adapters and cable.
     ///
     /// # Errors
-    /// Returns an error if the system refuses any part. Nothing remains then.
+    /// Returns an error if a setting is out of range, or if the system refuses a namespace, a TAP or a thread. In this
+    /// case, nothing remains.
     pub fn start(config: &RigConfig) -> Result<Self, TestbedError> {
         let adapter = AdapterConfig {
             mtu: config.mtu,
@@ -109,7 +110,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Sets up both ends of an encrypted link: associations in the adapters, or a program on each host.
+    /// Sets up the encrypted link: adds associations to both adapters, or starts a program on each host.
     fn start_esp(&mut self) -> Result<(), TestbedError> {
         let Some(link) = self.config.esp else { return Ok(()) };
         for side in 0..self.hosts.len() {
@@ -147,7 +148,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Starts one cable for each queue pair, and the threads for both ends.
+    /// Creates one cable for each queue pair, and starts the threads of the adapters at both ends of each cable.
     fn start_adapters(&mut self, adapter: &AdapterConfig, threads: Threads) -> Result<(), TestbedError> {
         let line = line_of(&self.config);
         for queue in 0..usize::from(adapter.queues) {
@@ -184,7 +185,7 @@ impl Rig {
         QueuePair::new(adapter, &self.controls[side], queue, self.tap_queue(side, queue), wire)
     }
 
-    /// Returns a host's queue pair on a rig with a card. Only host B's adapter is the card.
+    /// Returns a host's queue pair in a rig with a card. Only host B's adapter is the card.
     fn queue_pair_with_card(
         &self,
         adapter: &AdapterConfig,
@@ -259,13 +260,13 @@ impl Rig {
     }
 }
 
-/// Returns the configuration of one queue pair's cable, with an equal share of the rate.
+/// Returns the configuration of one queue pair's cable. The link rate is divided equally between the queue pairs.
 fn line_of(config: &RigConfig) -> CableConfig {
     let rate_bps = config.rate_bps.map(|rate_bps| rate_bps / u64::from(config.queues.max(1)));
     CableConfig { mtu: config.mtu, rate_bps, ..CableConfig::default() }
 }
 
-/// Returns the threads for both ends of one cable: each thread's name and its queue pairs.
+/// Returns the threads of the adapters at both ends of one cable: each thread's name and its queue pairs.
 fn groups<T>(
     threads: Threads,
     (a, b): (CableEnd, CableEnd),
@@ -351,7 +352,7 @@ pub(crate) fn set_up_host(config: &RigConfig, side: usize) -> Result<(), Testbed
 fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     let interface = config.tcp_interface();
     if config.mtu >= IPV6_MTU_MIN {
-        // Disabled IPv6 sends no neighbour and router messages, which would be counted with the traffic.
+        // IPv6 is disabled, because its neighbour and router messages would be counted with the traffic.
         link::disable_ipv6(interface)?;
     }
     set_host_gso(config)?;

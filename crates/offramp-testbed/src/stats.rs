@@ -16,7 +16,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns the spread of the finite `values`, or `None` if there are none.
+    /// Returns the spread of the finite `values`, or `None` if no value is finite.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted_finite(values);
         let median = middle(&sorted)?;
@@ -26,7 +26,7 @@ impl Spread {
     }
 }
 
-/// Returns the median of the finite `values`, or `None` if there are none.
+/// Returns the median of the finite `values`, or `None` if no value is finite.
 pub fn median(values: &[f64]) -> Option<f64> {
     middle(&sorted_finite(values))
 }
@@ -43,13 +43,13 @@ fn middle(sorted: &[f64]) -> Option<f64> {
     if sorted.len() % 2 == 1 { Some(upper) } else { Some(f64::midpoint(sorted[half - 1], upper)) }
 }
 
-/// Maximum probability that the true median lies beyond one end of the interval.
+/// Maximum probability that the true median lies below the interval, and maximum probability that it lies above.
 const TAIL_PROBABILITY: f64 = 0.025;
 
 /// Returns a confidence interval of the median, computed by the sign test from the finite `samples`. For independent
 /// samples, the interval contains the true median with a probability of 95 % or more. With fewer than nine samples, the
-/// interval spans from the lowest to the highest sample. With fewer than six samples, the interval's probability is
-/// below 95 %. Without samples, both ends are NaN.
+/// interval spans from the lowest to the highest sample. With fewer than six samples, this probability is below 95 %.
+/// Without samples, both bounds are NaN.
 pub fn median_interval(samples: &[f64]) -> [f64; 2] {
     let values = sorted_finite(samples);
     let Some(last) = values.len().checked_sub(1) else { return [f64::NAN; 2] };
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_median_lies_beyond_either_end_of_its_interval_in_one_of_forty_cases_at_most() {
-        // Published tables of the sign test: among `count` samples, `outside` samples lie outside each end.
+        // Published tables of the sign test: of `count` samples, `outside` lie below the interval and `outside` above.
         for (count, outside) in [(1, 0), (8, 0), (9, 1), (15, 3), (20, 5), (50, 17), (100, 39), (2000, 955)] {
             let samples: Vec<_> = (0..count).map(f64::from).collect();
             assert_eq!(median_interval(&samples).map(|end| end as i32), [outside, count - 1 - outside], "{count}");

@@ -14,7 +14,7 @@ fn shared() -> &'static Arc<AtomicBool> {
     STOP.get_or_init(Arc::default)
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP end waits from now on, instead of the process.
+/// Installs handlers of SIGINT, SIGTERM and SIGHUP. From now on, these signals end waits instead of the process.
 ///
 /// # Errors
 /// Returns an error if the system refuses a signal handler.

@@ -24,7 +24,7 @@ pub struct TunnelEnd<'a> {
     pub inner: [Ipv4Addr; 2],
     /// strongSwan's name for the cipher suite.
     pub suite: &'a str,
-    /// True if charon writes its keys into the log and leaves the routes unchanged.
+    /// True if charon writes the negotiated keys into its log and leaves the routes unchanged.
     pub logs_keys: bool,
 }
 
@@ -76,7 +76,7 @@ impl Charon {
         self.directory.join("vici.sock").to_string_lossy().into_owned()
     }
 
-    /// Runs swanctl. swanctl's command line needs the subcommand first, then the control socket.
+    /// Runs swanctl. On swanctl's command line, the subcommand must precede the control socket.
     fn swanctl(&self, args: &[&str]) -> Result<()> {
         let mut command = Command::new(&self.swanctl);
         command.env("STRONGSWAN_CONF", self.directory.join("strongswan.conf")).args(args);

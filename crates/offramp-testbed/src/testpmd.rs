@@ -24,7 +24,7 @@ const PROMPT: &str = "testpmd> ";
 /// DPDK's directory for sockets and locks when DPDK runs as root.
 const RUNTIME_DIRECTORY: &str = "/var/run/dpdk";
 
-/// The kind of testpmd's memory. vhost-user needs sharable memory, so plain heap memory is not offered.
+/// The kind of testpmd's memory. vhost-user needs sharable memory, so this type has no variant for heap memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Anonymous files of huge pages, as in production. Each file becomes one vhost-user region.
@@ -147,7 +147,7 @@ impl Testpmd {
         self.ask(&format!("show port info {port}"), Link::parse)
     }
 
-    /// Returns the forwarding thread's time per packet in nanoseconds, without its idle time.
+    /// Returns the busy time of the forwarding thread per packet, in nanoseconds.
     ///
     /// # Errors
     /// Returns an error if testpmd does not answer in time.
@@ -192,8 +192,8 @@ impl Testpmd {
 
 impl Drop for Testpmd {
     fn drop(&mut self) {
-        // The program is killed later, when the field `program` is dropped. The lock files may be removed before the
-        // program ends.
+        // The program is killed after this removal, when the field `program` is dropped. Lock files of a running
+        // program may be removed.
         let _ = std::fs::remove_dir_all(format!("{RUNTIME_DIRECTORY}/{}", self.prefix));
     }
 }

@@ -32,10 +32,10 @@ struct Spinner {
 }
 
 impl AwakeCpus {
-    /// Keeps these processors awake from now on.
+    /// Starts a thread on each of these processors that keeps the processor awake.
     ///
     /// # Errors
-    /// Returns an error if a processor cannot be used. No processor stays awake then.
+    /// Returns an error if a processor cannot be used. In this case, no thread remains.
     pub fn start(cpus: &[usize]) -> io::Result<Self> {
         let mut awake = Self { stop: Arc::default(), spinners: Vec::new() };
         for &cpu in cpus {
@@ -85,8 +85,8 @@ impl Drop for AwakeCpus {
     }
 }
 
-/// Reads the clock until `stop` is set, and adds up the intervals shorter than `TURN_MAX` in `idle_ns`. Other work ran
-/// during longer intervals.
+/// Reads the clock until `stop` is set, and adds the intervals between two readings to `idle_ns`. Intervals longer than
+/// `TURN_MAX` are not added, because other work ran in them.
 fn spin_until(stop: &AtomicBool, idle_ns: &AtomicU64) {
     let mut last = Instant::now();
     let mut idle = Duration::ZERO;

@@ -68,7 +68,7 @@ fn answer(court: &Court, cpu: usize, ready: &SyncSender<io::Result<()>>) {
 }
 
 /// Measures batches of round trips for `duration`. Returns half the median round trip in nanoseconds. The first batch
-/// is omitted, because its first ping may wake the answering thread.
+/// is omitted, because the first ping may have to wake the answering thread.
 fn play(court: &Court, duration: Duration) -> f64 {
     let mut round = 0;
     let mut trips_ns = Vec::new();

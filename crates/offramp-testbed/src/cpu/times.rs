@@ -68,7 +68,7 @@ impl CpuTime {
         }
     }
 
-    /// Returns the time since an earlier reading of the same processor.
+    /// Returns the processor's time between an earlier reading and this reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let less = |now: u64, then: u64| now.saturating_sub(then);
@@ -142,14 +142,15 @@ impl CpuTimes {
         self.times.iter().find(|t| t.cpu == cpu)
     }
 
-    /// Returns the stolen share of the processors' total time, or 0 if no time has passed.
+    /// Returns the share of the processors' total time that hypervisors stole, or 0 if no time has passed.
     pub fn stolen_share(&self) -> f64 {
         let stolen_us: u64 = self.times.iter().map(|time| time.steal_us).sum();
         let all_us: u64 = self.times.iter().map(|time| time.busy_us() + time.idle_us + time.steal_us).sum();
         if all_us == 0 { 0.0 } else { stolen_us as f64 / all_us as f64 }
     }
 
-    /// Returns the times since an earlier reading. Processors missing in either reading are omitted.
+    /// Returns the processors' times between an earlier reading and this reading. Processors missing in either reading
+    /// are omitted.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let pairs = self.times.iter().filter_map(|now| Some(now.since(earlier.of(now.cpu)?)));

@@ -20,7 +20,7 @@ pub enum DeviceError {
         interface: String,
         /// Name of the interface's driver.
         driver: String,
-        /// Names of the requested experiments.
+        /// Names of the experiments that the user requested.
         asked: String,
     },
     /// The kernel does not permit this process to change the interface.
@@ -31,12 +31,12 @@ pub enum DeviceError {
         /// Name of the interface.
         interface: String,
     },
-    /// The peer did not answer a first test, run before any change.
+    /// The peer did not answer the test that runs before any change of the interface.
     #[error("peer {peer}: {reason}")]
     Peer {
         /// Name or address of the peer.
         peer: String,
-        /// Result of the first test.
+        /// Result of the test.
         reason: String,
     },
     /// The route to the peer bypasses the interface, so that the interface's features have no effect.
@@ -91,9 +91,9 @@ pub enum DeviceError {
     NotRestored {
         /// Name of the interface.
         interface: String,
-        /// Settings that could not be restored, with their former values.
+        /// Settings that could not be restored, with their values before the run.
         left: String,
-        /// Path of the state file with the former settings.
+        /// Path of the state file with the interface's settings before the run.
         path: PathBuf,
     },
     /// Several state files could not be used.

@@ -9,17 +9,17 @@ use super::error::DeviceError;
 use super::state::{self, Identity, State, StateFile};
 use crate::error::TestbedError;
 
-/// A change of an interface. Settings outside the change keep their recorded values.
+/// Settings to change on an interface. All other settings of the interface keep their recorded values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Names of features, and their wanted states.
+    /// Names of features, and the state to request for each feature.
     pub features: Vec<(&'static str, bool)>,
     /// The interface's segment limit for super-frames (`gso_max_segs`).
     pub gso_segs_max: Option<u32>,
 }
 
-/// An interface under change. Dropping the guard restores every setting. After a crash, the state file allows the
-/// restoration.
+/// An interface whose settings a run may change. Dropping the guard restores every setting. After a crash, the settings
+/// can be restored from the state file.
 #[derive(Debug)]
 pub struct Guard {
     // `None` after the restoration.
@@ -28,7 +28,8 @@ pub struct Guard {
 
 impl Guard {
     /// Checks that an interface of the calling thread's network namespace may be changed, and records the interface's
-    /// state. Leftover changes of an earlier run are restored first. `progress` receives one line for each restoration.
+    /// state. Settings that an earlier run changed and did not restore are restored first. `progress` receives one line
+    /// for each restoration.
     ///
     /// # Errors
     /// Returns an error if the interface does not exist, may not be changed, or is used by another run. Also fails if
@@ -49,12 +50,12 @@ impl Guard {
         self.found().is_changeable(feature)
     }
 
-    /// Returns whether `feature` was active, or `None` if the kernel does not support it.
+    /// Returns whether `feature` was active in the recorded state, or `None` if the kernel does not support `feature`.
     pub fn was_active(&self, feature: &str) -> Option<bool> {
         self.found().active.get(feature).copied()
     }
 
-    /// Records the interface's state in a file. Afterwards, the interface may be changed.
+    /// Records the interface's state in a file. With the returned guard, the interface may be changed.
     ///
     /// # Errors
     /// Returns an error if the state file cannot be written.
@@ -70,7 +71,8 @@ impl Guard {
         self.file.as_ref().expect("only finish takes the file, and it takes the guard too").state()
     }
 
-    /// Sets the interface to the recorded state with `change` applied. Returns the features in force.
+    /// Sets the interface to the recorded state with `change` applied. Returns the interface's features as read back
+    /// after the change.
     ///
     /// # Errors
     /// Returns an error if the interface no longer exists or may not be changed.
@@ -87,7 +89,7 @@ impl Guard {
     /// the recorded state.
     ///
     /// # Errors
-    /// Returns an error if a setting could not be restored. The state file is then kept.
+    /// Returns an error if a setting could not be restored. In this case, the state file is not removed.
     pub fn finish(mut self) -> Result<Vec<String>, TestbedError> {
         self.file.take().map_or(Ok(Vec::new()), put_back)
     }
@@ -102,8 +104,8 @@ impl Drop for Guard {
     }
 }
 
-/// Reads the state of an interface in the calling thread's network namespace. Leftover changes of an earlier run are
-/// restored first. `progress` receives one line for each restoration.
+/// Reads the state of an interface in the calling thread's network namespace. Settings that an earlier run changed and
+/// did not restore are restored first. `progress` receives one line for each restoration.
 ///
 /// # Errors
 /// Returns an error if the interface does not exist, or another run uses the interface.
@@ -113,8 +115,8 @@ pub fn find(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Resu
     Ok(State::read(interface)?)
 }
 
-/// Asks the kernel to set one feature to its present state, because the kernel refuses a process without the
-/// permission.
+/// Checks that this process may change the interface: requests one feature's present state from the kernel. The kernel
+/// refuses the request if the process lacks the permission.
 ///
 /// # Errors
 /// Returns an error if the kernel refuses the request.
@@ -124,7 +126,7 @@ pub fn check_permission(found: &State) -> Result<(), TestbedError> {
 }
 
 /// Restores the settings recorded in a state file and removes the file. Returns the features whose active state still
-/// differs.
+/// differs from the recorded state.
 fn put_back(file: StateFile) -> Result<Vec<String>, TestbedError> {
     let state = file.state();
     let now = make(state)?;
@@ -138,8 +140,8 @@ fn put_back(file: StateFile) -> Result<Vec<String>, TestbedError> {
     Ok(changed)
 }
 
-/// Sets the interface to `wanted`, and changes only settings that differ. Returns the features read back, so that the
-/// caller sees unchanged features.
+/// Changes the interface's settings that differ from `wanted`. Returns the interface's features as read back, so that
+/// the caller sees which features the kernel did not change.
 fn make(wanted: &State) -> Result<Features, TestbedError> {
     let interface = wanted.interface.as_str();
     let now = Features::read(interface).map_err(|e| explained(interface, e))?;
@@ -158,7 +160,8 @@ fn make(wanted: &State) -> Result<Features, TestbedError> {
 }
 
 /// Requests the features' states. A feature can keep its state because the feature is fixed or because another feature
-/// prevents the change. An unchanged feature is no error here, because the caller reads the features back.
+/// prevents the change. This function reports no error for an unchanged feature, because the caller reads the features
+/// back.
 fn switch(interface: &str, wanted: &[(&str, bool)]) -> Result<(), TestbedError> {
     match ethtool::set_features(interface, wanted) {
         Err(error) if error.raw_os_error().is_some() => Err(explained(interface, error)),
@@ -192,7 +195,7 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// Translates the kernel's error about an interface into one with a remedy.
+/// Translates the kernel's error about an interface into an error with a remedy.
 pub fn explained(interface: &str, error: SysError) -> TestbedError {
     match error.raw_os_error() {
         Some(libc::ENODEV) => {
@@ -212,7 +215,7 @@ pub fn explained(interface: &str, error: SysError) -> TestbedError {
 ///
 /// # Errors
 /// Returns an error if a file is not a state file, or belongs to a running run or to another interface. Also fails if a
-/// setting could not be restored. The other files are still processed.
+/// setting could not be restored. After an error with one file, the other files are still processed.
 pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize, TestbedError> {
     let (mut restored, mut refused) = (0, Vec::new());
     for path in state::list(state_dir)? {
@@ -236,8 +239,8 @@ pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize
     }
 }
 
-/// Restores the settings in one state file, if the file exists. Returns whether settings were restored; settings from
-/// before a reboot are not.
+/// Restores the settings in one state file, if the file exists. Returns whether settings were restored. Settings
+/// recorded before a reboot are not restored.
 fn restore_one(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<bool, TestbedError> {
     let Some(file) = StateFile::open(path)? else { return Ok(false) };
     let state = file.state();

@@ -82,7 +82,7 @@ impl Identity {
         })
     }
 
-    /// Returns the first difference to `now` in words, or `None` if there is none.
+    /// Returns the first field that differs from `now`, in words, or `None` if all fields agree.
     pub(super) fn difference(&self, now: &Self) -> Option<String> {
         let mac = |identity: &Self| identity.mac.clone().unwrap_or_else(|| "none".to_owned());
         let pairs = [
@@ -135,9 +135,9 @@ pub struct State {
     /// The interface's segment limit for super-frames (`gso_max_segs`), or `None` if the kernel does not report a
     /// limit.
     pub gso_segs_max: Option<u32>,
-    /// Number of the run's process.
+    /// Process number of the run that wrote the file.
     pub(super) pid: u32,
-    /// Time of the reading, in seconds since 1970.
+    /// Time at which the state was read, in seconds since 1970.
     pub(super) written_unix_s: u64,
 }
 
@@ -208,7 +208,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, DeviceError> {
 pub(super) struct StateFile {
     path: PathBuf,
     state: State,
-    // Kept open to hold the lock.
+    // The file stays open, because closing it would release the lock.
     _file: File,
 }
 
@@ -226,7 +226,8 @@ impl StateFile {
         let path = path_of(dir, &state.interface, state.identity.net_namespace);
         let draft = draft_path(&path);
         let file = write_draft(&draft, &state).and_then(|file| {
-            // A link, not a rename, because a link fails if another process already created the file.
+            // The draft gets its name by a link and not by a rename. A link fails if another process already created
+            // the file.
             fs::hard_link(&draft, &path)?;
             File::open(dir)?.sync_all()?;
             Ok(file)
@@ -259,7 +260,8 @@ impl StateFile {
         };
         let is_gone = |file: &File| file.metadata().map_or(true, |metadata| metadata.nlink() == 0);
         if is_free && is_gone(&file) {
-            // The file's owner restored everything between the opening and the locking here.
+            // Between the opening and the locking, the run that wrote the file restored the settings and removed the
+            // file.
             return Ok(None);
         }
         let state = parse(path, &mut file)?;

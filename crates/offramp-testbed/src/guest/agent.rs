@@ -34,7 +34,8 @@ pub fn run() -> io::Result<()> {
     first_program(|commands, port| Agent { port, began: Instant::now() }.serve(commands))
 }
 
-/// Prepares the system, and runs `agent` with the port for commands and answers. Then switches the guest off.
+/// Prepares the system, and runs `agent` with the serial port for commands and answers. Switches the guest off when
+/// `agent` returns.
 ///
 /// # Errors
 /// Returns the errors of [`run`].
@@ -52,7 +53,7 @@ pub fn first_program(agent: impl FnOnce(File, File) -> io::Result<()>) -> io::Re
     ran
 }
 
-/// Mounts the file systems, opens the port and loads the modules.
+/// Mounts the file systems, opens the serial port and loads the modules.
 fn prepare() -> io::Result<(File, File)> {
     for (kind, place) in MOUNTS {
         mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>).map_err(|e| saying(place, e))?;
@@ -75,7 +76,7 @@ pub fn ready() -> io::Result<Answer> {
     Ok(Answer::Ready { kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned() })
 }
 
-/// Writes an answer to the port.
+/// Writes an answer to the serial port.
 ///
 /// # Errors
 /// Returns an error if the port is closed.
@@ -133,7 +134,7 @@ impl Agent {
     }
 
     fn time(&self) -> GuestTime {
-        // The read succeeds, because `prepare` has mounted `/proc`.
+        // The read of `/proc/stat` succeeds, because `prepare` has mounted `/proc`.
         let busy_us = CpuTimes::read().map_or(0, |times| times.busy_us());
         GuestTime { at_us: self.began.elapsed().as_micros() as u64, busy_us }
     }
@@ -142,8 +143,8 @@ impl Agent {
 fn set_up(network: &Network) -> Result<(), String> {
     let set = || {
         link::set_mtu(INTERFACE, network.mtu)?;
-        // Disabled IPv6 sends no neighbour and router messages, which would be counted with the traffic. The call fails
-        // on a kernel without IPv6, where the setting is not needed.
+        // IPv6 is disabled, because its neighbour and router messages would be counted with the traffic. The call fails
+        // on a kernel without IPv6, and such a kernel does not need the setting.
         let _ = link::disable_ipv6(INTERFACE);
         link::add_address(INTERFACE, IpAddr::V4(network.address), network.prefix_len)?;
         link::set_up(INTERFACE)?;

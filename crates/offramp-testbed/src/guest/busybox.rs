@@ -24,7 +24,7 @@ const CPUS: usize = 2;
 pub const PREFIX_LEN: u8 = 24;
 /// IPv4 address of the host, from the range reserved for benchmarks (RFC 2544).
 pub const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// IPv4 address of the only or the first guest.
+/// IPv4 address of the guest, or of the first of several guests.
 pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 /// Name of the TAP to the host's TCP/IP.
 pub const TAP: &str = "xtask0";
@@ -62,7 +62,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// Makes the file system of QEMU guests with `kernel`. `accel` lists accelerators, the preferred one first.
+    /// Makes the file system of QEMU guests with `kernel`. `accel` lists accelerators in order of preference.
     ///
     /// # Errors
     /// Returns an error if a package cannot be installed, or has unexpected contents.
@@ -79,8 +79,8 @@ impl Base {
         Self::new(None, Kernel::user_mode(None).doing("User Mode Linux")?, extras, scratch)
     }
 
-    /// Makes the file system of guests with `kernel`. `qemu` runs the guests; without `qemu`, User Mode Linux runs
-    /// them.
+    /// Makes the file system of guests with `kernel`. `qemu` is QEMU's path and accelerators; without `qemu`, the
+    /// guests run in User Mode Linux.
     ///
     /// # Errors
     /// Returns the errors of [`Base::in_qemu`].
@@ -106,8 +106,8 @@ impl Base {
         Ok(self.with(Monitor::Qemu { program, accel, card }))
     }
 
-    /// Configures a QEMU guest with the address [`GUEST`]. `network` contains the arguments for `net0`, the host's side
-    /// of the card ([`vhost_user_network`] or [`qemu_tap_network`]). `device` contains the card's options.
+    /// Configures a QEMU guest with the address [`GUEST`]. `network` contains the arguments for `net0`, the card's
+    /// backend ([`vhost_user_network`] or [`qemu_tap_network`]). `device` contains the card's options.
     ///
     /// # Errors
     /// Returns the errors of [`Base::with_card`].
@@ -147,20 +147,20 @@ pub const NO_INTERRUPTS: &str = "vectors=0";
 /// Parameters of a guest with one processor.
 #[derive(Clone, Debug)]
 pub struct Small<'a> {
-    /// QEMU's arguments for the host's side of the card: [`vhost_user_network`] or [`qemu_tap_network`].
+    /// QEMU's arguments for the card's backend: [`vhost_user_network`] or [`qemu_tap_network`].
     pub network: Vec<String>,
     /// Ethernet address of the guest.
     pub mac: &'a str,
     /// IPv4 address of the guest.
     pub address: Ipv4Addr,
-    /// Maximum MTU announced by the guest's card, if the card's backend announces one.
+    /// Maximum MTU announced by the guest's card, if the card's backend announces a maximum.
     pub mtu: u16,
     /// Additional arguments on the guest's kernel command line.
     pub arguments: &'static str,
 }
 
-/// Returns the kernel's arguments `more` and the guest's address. The kernel turns unknown arguments into environment
-/// variables of the first program.
+/// Returns the kernel arguments for the guest's address, followed by `more`. The kernel turns unknown arguments into
+/// environment variables of the first program.
 pub fn at(address: Ipv4Addr, more: &str) -> String {
     format!("{more} address={address}/{PREFIX_LEN}")
 }
@@ -173,7 +173,7 @@ fn file_system(kernel: &Kernel, extras: Extras, payload: &[u8]) -> Result<Vec<u8
         archive.file(path, 0o644, bytes);
     }
     let busybox = packages::need(BUSYBOX)?;
-    // busybox is static, so there is no loader that lists libraries.
+    // busybox is linked statically, so no libraries are needed.
     archive.file("bin/busybox", 0o755, &fs::read(&busybox).doing(busybox.display())?);
     for program in extras.programs.iter().chain([&packages::need(ETHTOOL)?]) {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
@@ -206,7 +206,7 @@ pub fn vhost_user_network(socket: &str, queues: u16, chardev: &str) -> Vec<Strin
     ]
 }
 
-/// Gives the host's end of the TAP its address.
+/// Sets the MTU and the address of the TAP to the host's TCP/IP, and brings the TAP up.
 ///
 /// # Errors
 /// Returns an error if the TAP does not exist, or already has the address.

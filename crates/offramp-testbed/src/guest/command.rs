@@ -5,7 +5,7 @@ use super::vmm::{MachineConfig, Monitor};
 use offramp_ports::sys::NetNs;
 use std::path::{Path, PathBuf};
 
-/// Memory of a guest in MiB for the kernel, sockets and page cache, without the file system.
+/// Memory of a guest in MiB for the kernel, sockets and page cache. The memory of the guest's file system is added.
 const MEMORY_MIB: u64 = 192;
 /// Number of copies of the file system in memory while the kernel unpacks the archive.
 const ARCHIVE_COPIES: u64 = 2;
@@ -16,7 +16,7 @@ pub const CPUS: usize = 1;
 /// Number of entries of each ring, QEMU's maximum. Long rings help, because an emulated guest refills its rings slowly.
 const RING_ENTRIES: u16 = 1024;
 /// QEMU's generic device as a network card (virtio 1.3, 5.1): device type, number of rings (receive, transmit,
-/// control), and size of the configuration space. The port provides the configuration.
+/// control), and size of the configuration space. The port provides the contents of the configuration space.
 const GENERIC_CARD: &str = "virtio-id=1,num_vqs=3,config_size=28";
 
 /// The backend of the guest's virtio-net card.
@@ -30,7 +30,7 @@ pub(super) enum Card<'a> {
         namespace: &'a NetNs,
         /// Name of the TAP.
         name: &'a str,
-        /// Number of queue pairs, and of the guest's processors. RSS needs several.
+        /// Number of queue pairs, and of the guest's processors. RSS needs several queue pairs.
         queue_pairs: usize,
     },
 }

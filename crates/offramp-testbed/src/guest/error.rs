@@ -1,13 +1,14 @@
-//! Errors of a search for a guest and of its start.
+//! Errors of the search for a guest's programs and kernel, and of the guest's start.
 
 use offramp_ports::vhost_user::VhostUserError;
 use std::io;
 use std::path::PathBuf;
 
-/// A failure to find or start a guest. Each error is one line with the missing or wrong thing, and the remedy.
+/// A failure to find a guest's programs or kernel, or to start the guest. Each error is one line with the defect and
+/// the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// There is no QEMU for this processor.
+    /// QEMU is not installed.
     #[error(
         "no {0} in PATH; install QEMU (Debian, Ubuntu: apt-get install qemu-system-x86; Fedora: qemu-system-x86-core)"
     )]
@@ -36,7 +37,7 @@ pub enum GuestError {
     BadKernel {
         /// Path of the file.
         kernel: PathBuf,
-        /// The file's defect.
+        /// Reason why the file is not a kernel.
         why: String,
     },
     /// There are no modules for the kernel.
@@ -92,7 +93,7 @@ pub enum GuestError {
         /// The guest's last action or output.
         why: String,
     },
-    /// A run with a guest does not support the request.
+    /// A run with a guest does not support a requested setting.
     #[error("--port vhost-user: {0}")]
     Unsupported(&'static str),
 }

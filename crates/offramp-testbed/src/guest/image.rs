@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Directory of the modules and of their list in load order.
+/// Directory of the modules, and of the list of modules in load order.
 const MODULE_DIRECTORY: &str = "modules";
 /// Path of the module list in the guest.
 pub(super) const MODULE_ORDER: &str = "/modules/order";
@@ -52,8 +52,8 @@ pub fn add_program(archive: &mut Archive, path: &str, program: &Path) -> Result<
     Ok(())
 }
 
-/// Adds the network card's modules, their dependencies, and `more` to `/modules`. The file `/modules/order` lists their
-/// paths in load order, one per line.
+/// Adds the network card's modules and the modules in `more`, with all dependencies, to `/modules`. The file
+/// `/modules/order` lists the modules' paths in load order, one per line.
 ///
 /// # Errors
 /// Returns an error if a module is missing or cannot be read.
@@ -72,13 +72,14 @@ fn read(path: &Path) -> Result<Vec<u8>, GuestError> {
     fs::read(path).map_err(GuestError::at(path))
 }
 
-/// Returns the loaded part of an ELF file for 64-bit little-endian machines. The omitted symbols and debug information
-/// are most of a program, and would only fill the guest's memory. Any other file is returned whole.
+/// Returns the loaded part of an ELF file for 64-bit little-endian machines. The result lacks symbols and debug
+/// information, because these are most of a program and would only fill the guest's memory. A file of another format is
+/// returned whole.
 fn loaded_part(file: &[u8]) -> &[u8] {
     loaded_len(file).and_then(|len| file.get(..len)).unwrap_or(file)
 }
 
-/// Returns the file offset of the last segment's end (System V ABI, "ELF Header", "Program Header").
+/// Returns the file offset of the end of the last segment (System V ABI, "ELF Header", "Program Header").
 fn loaded_len(file: &[u8]) -> Option<usize> {
     const IDENTITY: &[u8] = b"\x7fELF\x02\x01";
     if !file.starts_with(IDENTITY) {

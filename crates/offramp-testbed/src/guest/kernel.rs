@@ -95,8 +95,8 @@ impl Kernel {
     }
 }
 
-/// Returns the directory of a kernel's modules. Debian's packages place a kernel in `boot`, and since Linux 7.2 in the
-/// directory of its modules.
+/// Returns the directory of a kernel's modules. Debian's packages place a kernel in `boot`. Since Linux 7.2, the
+/// packages place the kernel in the directory of its modules.
 fn modules_of(kernel: &Path, version: &str) -> PathBuf {
     let directory = kernel.parent().unwrap_or(kernel);
     let root = directory.parent().unwrap_or(directory);
@@ -131,12 +131,12 @@ fn version(kernel: &[u8]) -> Option<String> {
     let text = kernel.get(VERSION_BASE + usize::from(pointer)..)?;
     let word = text.split(|&byte| byte == b' ' || byte == 0).next()?;
     let word = std::str::from_utf8(word).ok()?;
-    // The check of characters protects the paths built from the version.
+    // Other characters are refused, because paths are built from the version.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-+~".contains(c);
     (pointer != 0 && !word.is_empty() && word.chars().all(is_plain)).then(|| word.to_owned())
 }
 
-/// Collects modules, each after its dependencies.
+/// Collects modules in load order: each module after its dependencies.
 struct Loader {
     files: BTreeMap<String, PathBuf>,
     builtin: Vec<String>,

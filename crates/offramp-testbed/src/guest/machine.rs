@@ -28,8 +28,8 @@ pub struct Machine<S = Remote> {
 }
 
 impl<S: Speech> Machine<S> {
-    /// Starts a guest on the processors `cpus`, with the host's side of its card in a namespace. The guest is killed
-    /// when the calling thread ends.
+    /// Starts a guest on the processors `cpus`, with the card's backend in a namespace. The guest is killed when the
+    /// calling thread ends.
     ///
     /// # Errors
     /// Returns an error if the guest's program cannot be started.
@@ -68,13 +68,13 @@ impl<S: Speech> Machine<S> {
     /// Returns an error if the guest has ended.
     pub fn cpu_ns(&self) -> io::Result<u64> {
         let of_all = family(self.id()).into_iter().map(|pid| cpu::process_cpu_ns_of(pid as i32));
-        // A process that has ended is no longer counted. The first process lives as long as the guest.
+        // Processes that have ended are not counted. The guest's first process runs as long as the guest.
         let known: Vec<u64> = of_all.filter_map(Result::ok).collect();
         if known.is_empty() { Err(io::Error::other("the guest has ended")) } else { Ok(known.into_iter().sum()) }
     }
 }
 
-/// Returns a process number and those of all descendants.
+/// Returns the process numbers of a process and of all its descendants.
 fn family(root: u32) -> Vec<u32> {
     let mut family = vec![root];
     let mut next = 0;

@@ -1,4 +1,4 @@
-//! The programs that run guests: search in `PATH`, and comparison of versions.
+//! The programs that run guests: the search in `PATH`, and the comparison of versions.
 
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};

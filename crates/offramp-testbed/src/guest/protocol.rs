@@ -1,7 +1,7 @@
 //! The protocol between lab and guest over a serial port: one JSON object per line.
 //!
-//! The guest answers each command of the lab with [`Answer::Done`] or [`Answer::Failed`]. Some commands have further
-//! answers before the last one.
+//! The guest answers each command of the lab with [`Answer::Done`] or [`Answer::Failed`]. Before this answer, some
+//! commands have further answers.
 
 use crate::host::RxCoalescing;
 use crate::rig::{GSO_SEGS, RigConfig};
@@ -51,7 +51,8 @@ pub struct Network {
 /// Offloads of the guest's driver, and their software replacements in the guest's TCP/IP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switches {
-    /// Names of the interface's features (`ethtool -k`), and their wanted states. All states are set in one request.
+    /// Names of the interface's features (`ethtool -k`), and the state to request for each feature. All states are set
+    /// in one request.
     pub features: Vec<(String, bool)>,
     /// Maximum number of segments in one super-frame of TCP.
     pub gso_segs_max: u32,
@@ -92,7 +93,7 @@ pub enum Answer {
     },
     /// The command succeeded.
     Done,
-    /// The command failed for this reason.
+    /// The command failed. The text is the reason.
     Failed(String),
     /// The test's client reported an event.
     Event {

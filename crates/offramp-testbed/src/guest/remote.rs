@@ -12,13 +12,13 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Timeout of a command without a test, in the guest.
+/// Timeout for the guest's answer to a command that runs no test.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time between the guest's end by a signal and the same signal's arrival in this process.
+/// Maximum time from the end of a guest that a signal killed until the same signal reaches this process.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 /// Text that marks a harmless line of the console.
 const WARNING: &str = "warning: ";
-/// Maximum number of bytes from the end of the guest's console in an error message.
+/// Maximum number of bytes of the guest's last console output in an error message.
 const TAIL_LEN: usize = 600;
 
 /// Commands and answers on the second serial line. The kernel's console uses the first serial line.
@@ -143,7 +143,7 @@ impl Machine {
         }
     }
 
-    /// Returns the end of the console output in one line, for an error message.
+    /// Returns the last part of the console output as one line, for an error message.
     fn tail(&self) -> String {
         let words = self.last_words();
         if words.is_empty() { words } else { format!("; its last output: {words}") }
@@ -173,7 +173,7 @@ fn parse(line: &str) -> Result<Answer, TestbedError> {
     serde_json::from_str(line).map_err(|_| TestbedError::Traffic(format!("the guest said: {line}")))
 }
 
-/// Returns the end of a text as one line, without warnings of QEMU.
+/// Returns the last part of a text as one line, without warnings of QEMU.
 fn last_words(text: &str) -> String {
     let from = text.ceil_char_boundary(text.len().saturating_sub(TAIL_LEN));
     let is_worth_it = |line: &String| !line.is_empty() && !line.contains(WARNING);

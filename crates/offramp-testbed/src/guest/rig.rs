@@ -20,9 +20,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Number of the guest among the two hosts.
+/// Index of the guest among the two hosts.
 const GUEST: usize = 0;
-/// Number of the namespace among the two hosts.
+/// Index of the namespace among the two hosts.
 const OTHER: usize = 1;
 
 /// The guests of a run, booted on first use. Each combination of MTU, link rate and driver coalescing (none, fixed or
@@ -36,13 +36,13 @@ pub struct Guests<'a> {
 }
 
 impl<'a> Guests<'a> {
-    /// Creates an empty set of guests. Guests are booted later, as described by `spec`.
+    /// Creates an empty set of guests. [`Guests::rig`] boots guests as described by `spec`.
     pub fn new(spec: GuestSpec, stop: &'a AtomicBool) -> Self {
         Self { spec, stop, rigs: Vec::new(), note: None }
     }
 
-    /// Returns the rig with the configuration's MTU, rate and kind of driver coalescing. All other settings are
-    /// switched to the configuration.
+    /// Returns the rig whose guest was booted with the MTU, rate and kind of driver coalescing in `config`. All other
+    /// settings of the rig are changed to the settings in `config`.
     ///
     /// # Errors
     /// Returns an error if the guest cannot be booted or switched, or the run is stopped.
@@ -80,16 +80,16 @@ impl<'a> Guests<'a> {
         Some(&self.rigs.first()?.machine).zip(self.spec.runners.first())
     }
 
-    /// Returns the reason for KVM's failure, if KVM is present but cannot run the guests.
+    /// Returns KVM's error, if KVM is present but cannot run the guests.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 }
 
-/// A running guest and namespace. Dropping the rig ends both.
+/// A running guest and a namespace as hosts. Dropping the rig ends the guest and the namespace.
 #[derive(Debug)]
 pub struct GuestRig<'a> {
-    // Fields in drop order: the user of the rings, the threads, the port and the TAP, the namespace.
+    // Fields in drop order: the guest (which uses the rings), the threads, the port and the TAP, the namespace.
     machine: Machine,
     workers: Vec<Worker>,
     port: VhostUser,
@@ -138,8 +138,8 @@ impl<'a> GuestRig<'a> {
         let mut machine = Machine::boot_agent(&machine, stop)?;
         machine.command(&Command::SetUp(network(config)), stop)?;
         let config = config.clone();
-        // The directory is removed here. A running guest needs no file in the directory, so nothing remains after any
-        // exit.
+        // Here, the drop of `scratch` removes the directory. A running guest needs no file in the directory. No file
+        // therefore remains, however this process ends.
         Ok(Self { machine, workers, port, tap, controls, host, config, rps, stop })
     }
 
@@ -186,7 +186,7 @@ fn network(config: &RigConfig) -> Network {
     }
 }
 
-/// Starts an adapter at each end of a cable, and the adapters' threads.
+/// Creates an adapter at each end of a cable, and starts the adapters' threads.
 fn start_adapters(
     config: &RigConfig,
     adapter: &AdapterConfig,

@@ -1,4 +1,4 @@
-//! Ways to run a guest: program, accelerator and kernel.
+//! Runners: each is a combination of program, accelerator and kernel to run a guest.
 
 use super::GuestError;
 use super::kernel::Kernel;
@@ -13,7 +13,7 @@ use std::time::Duration;
 const KVM: &str = "/dev/kvm";
 /// QEMU's generic vhost-user device (10.2 and later). The device forwards the control queue to the port.
 pub(super) const GENERIC_DEVICE: &str = "vhost-user-test-device-pci";
-/// An option of the generic device. QEMU lists the option only if QEMU has the device.
+/// An option in QEMU's description of the generic device. A QEMU without the device does not print this option.
 const GENERIC_OPTION: &str = "num_vqs=";
 /// The first Linux version with DIM in `virtio_net`.
 const DIM_SINCE: &str = "6.8";
@@ -68,7 +68,7 @@ pub enum Choice {
 /// Coalescing that a guest's own driver can set (`ethtool -C`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverCoalescing {
-    /// No coalescing visible to the port.
+    /// No coalescing, because the driver's control queue does not reach the port.
     None,
     /// A fixed maximum time and number of frames.
     Fixed,
@@ -76,7 +76,7 @@ pub enum DriverCoalescing {
     Adaptive,
 }
 
-/// One way to run a guest.
+/// A combination of program, accelerator and kernel to run a guest.
 #[derive(Clone, Debug)]
 pub struct Runner {
     /// The accelerator.
@@ -107,7 +107,7 @@ impl Runner {
 /// The possible runners of guests, and the program in the guests.
 #[derive(Clone, Debug)]
 pub struct GuestSpec {
-    /// Ways to run a guest, in order of preference.
+    /// Possible runners, in order of preference.
     pub runners: Vec<Runner>,
     /// Path of this program, which also runs in the guest.
     pub program: PathBuf,
@@ -181,7 +181,8 @@ fn with_generic_card(mut runners: Vec<Runner>) -> Result<Vec<Runner>, GuestError
     for Runner { program, version, forwards_control_queue, .. } in &mut runners {
         let device = GENERIC_DEVICE;
         let listed = std::process::Command::new(&*program).args(["-device", &format!("{device},help")]).output();
-        // QEMU exits successfully even without the card, so the output decides.
+        // QEMU exits successfully even if it lacks the card. The output is therefore searched for an option of the
+        // card.
         if !String::from_utf8_lossy(&listed.map_err(GuestError::at(&*program))?.stdout).contains(GENERIC_OPTION) {
             return Err(GuestError::OldQemu { program: program.clone(), version: version.clone(), device });
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum run time of a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
-/// Maximum time until a guest is switched off.
+/// Maximum time from the command `poweroff` to the guest's end.
 const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(10);
 /// Text printed by the guest when it accepts commands.
 const READY: &str = "@@ready";
@@ -31,7 +31,7 @@ impl Speech for Shell {
 pub type Machine = machine::Machine<Shell>;
 
 impl Machine {
-    /// Boots a machine with its host's side in a namespace, and waits until it accepts commands.
+    /// Boots a guest with its card's backend in a namespace, and waits until the guest accepts commands.
     ///
     /// # Errors
     /// Returns an error if the options are refused, or the guest does not boot.
@@ -41,11 +41,11 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Starts a machine without waiting, so that several machines can boot at once. The caller must then call
+    /// Starts a guest without waiting for its boot, so that several guests can boot at once. The caller must then call
     /// [`Machine::wait_until_ready`].
     ///
     /// # Errors
-    /// Returns an error if the machine cannot be started.
+    /// Returns an error if the guest cannot be started.
     pub fn start(config: &MachineConfig, ns: &NetNs) -> Result<Self> {
         Self::spawn(config, Shell, Some(ns), None).doing("starting a guest")
     }
@@ -64,7 +64,7 @@ impl Machine {
         }
     }
 
-    /// Returns the end of the guest's output, for an error message.
+    /// Returns the last part of the guest's output, for an error message.
     pub fn tail(&self) -> String {
         self.program.tail()
     }
@@ -72,7 +72,7 @@ impl Machine {
     /// Starts a command in the guest. [`Machine::finish`] waits for the command's end.
     ///
     /// # Errors
-    /// Returns an error if the machine has ended.
+    /// Returns an error if the guest has ended.
     pub fn begin(&mut self, command: &str) -> Result<Begun> {
         let mark = self.program.mark();
         self.program.say(command)?;
@@ -106,9 +106,9 @@ impl Machine {
         self.finish(&begun)
     }
 
-    /// Switches the machine off with `poweroff`, or kills the machine after a timeout.
+    /// Switches the guest off with `poweroff`, or kills the guest after a timeout.
     pub fn power_off(mut self) {
-        // The drop of `self` kills the machine if it still runs.
+        // The drop of `self` kills the guest if the guest still runs.
         let _ = self.program.say("poweroff -f");
         let _ = self.program.wait_end(POWER_OFF_TIMEOUT);
     }
@@ -122,7 +122,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Returns the same command for the machine to which the guest was migrated.
+    /// Returns the same command for the [`Machine`] to which the guest was migrated.
     #[must_use]
     pub fn elsewhere(self) -> Self {
         Self { mark: 0, ..self }

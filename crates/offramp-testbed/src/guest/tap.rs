@@ -1,4 +1,4 @@
-//! A guest with its card on a TAP in a namespace, without offramp's adapter between them.
+//! A guest with its card on a TAP in a namespace, without offramp's adapter between card and TAP.
 
 use super::command::{AgentConfig, Card};
 use super::machine::Machine;

@@ -9,18 +9,19 @@ use std::process::Command;
 
 /// Program that ends another program together with its children (util-linux).
 const UNSHARE: &str = "unshare";
-/// Message that QEMU repeats if QEMU and a vhost-user port do not agree on features.
+/// Message that QEMU repeats if the feature negotiation between QEMU and a vhost-user port fails.
 pub const REFUSED: &str = "failed to init vhost_net";
 /// The kernel's command line. The kernel prints little, and a panic ends the machine at once.
 const ARGUMENTS: &str = "rdinit=/init quiet loglevel=1 panic=-1 net.ifnames=0";
 /// Further kernel arguments for QEMU. Without `no_timer_check`, the kernel checks that timer interrupts arrive. On a
 /// busy machine, an emulated guest would receive too few timer interrupts and panic.
 const QEMU_ARGUMENTS: &str = "console=ttyS0 no_timer_check";
-/// Number of bytes of a process' extended state saved by User Mode Linux, and the first version without that limit.
+/// Maximum number of bytes of a process' extended register state (XSAVE) that User Mode Linux can save, and the first
+/// version without this maximum.
 const UML_XSTATE_LEN: usize = 2696;
 const UML_WHOLE_XSTATE: &str = "6.13";
-/// Setting that keeps the C library from unsaved registers. The GNU library chooses its copy routine by the last
-/// feature in this list. The last feature must therefore be disabled explicitly.
+/// Environment variable that keeps the GNU C library from the AVX registers, which User Mode Linux does not save. The
+/// library chooses its copy routine by the last feature in this list, so the list must contain this feature.
 const WITHOUT_AVX: &str =
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512VL,-AVX512BW,-AVX512F,-AVX2,-AVX,-AVX_Fast_Unaligned_Load";
 
@@ -33,14 +34,14 @@ pub enum Monitor {
         program: PathBuf,
         /// Names of accelerators, in order of preference.
         accel: Vec<String>,
-        /// QEMU's arguments for the network card and the host's side of the card.
+        /// QEMU's arguments for the network card and the card's backend.
         card: Vec<String>,
     },
     /// User Mode Linux, whose kernel is the program.
     Uml {
         /// Path of the vhost-user socket.
         socket: PathBuf,
-        /// Directory of User Mode Linux's files while the guest runs.
+        /// Directory in which User Mode Linux creates files while the guest runs.
         directory: PathBuf,
     },
 }
@@ -67,7 +68,7 @@ pub struct MachineConfig {
     pub memory_mib: u64,
     /// Number of processors; User Mode Linux always has one.
     pub cpus: usize,
-    /// Further kernel command line. The first program receives the part after `--`.
+    /// Further arguments of the kernel's command line. The kernel passes the arguments after `--` to the first program.
     pub arguments: String,
 }
 
@@ -100,14 +101,14 @@ impl MachineConfig {
         command
     }
 
-    /// Returns the command for User Mode Linux in a separate process namespace. A guest consists of many processes, and
-    /// some would survive a killed kernel.
+    /// Returns the command for User Mode Linux in a separate process namespace. A guest consists of many processes.
+    /// Without the namespace, some of these processes would survive the kill of the guest's kernel.
     fn uml(&self, socket: &Path, directory: &Path, consoles: &[&str]) -> Command {
         let Self { kernel, initramfs, memory_mib, arguments, .. } = self;
         let mut command = Command::new(UNSHARE);
         command.args(["--pid", "--fork", "--kill-child"]).arg(&kernel.path);
-        // With these variables, User Mode Linux would place its memory in their directory, possibly on a disk, instead
-        // of `/dev/shm`.
+        // User Mode Linux places its memory file in the directory named by one of these variables, possibly on a disk.
+        // Without the variables, User Mode Linux uses `/dev/shm`.
         for directory in ["TMPDIR", "TMP", "TEMP"] {
             command.env_remove(directory);
         }

@@ -30,12 +30,12 @@ pub(crate) const GSO_SEGS: u32 = u16::MAX as u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Threads {
-    /// One thread for both ends of each queue pair's cable. A frame stays in one processor's cache.
+    /// For each queue pair's cable, one thread runs the adapters at both ends. A frame stays in one processor's cache.
     Shared,
     /// One thread per adapter.
     PerAdapter,
-    /// One thread per direction. Each thread segments at one end of the cable and coalesces at the other end. A frame
-    /// stays in one processor's cache, and acknowledgements need not wait for data.
+    /// One thread per direction. Each thread segments in the adapter at one end of the cable, and coalesces in the
+    /// adapter at the other end. A frame stays in one processor's cache, and acknowledgements need not wait for data.
     PerDirection,
 }
 
@@ -57,8 +57,8 @@ pub struct Placement {
     pub host_cpus: Vec<usize>,
     /// Processors of the adapters.
     pub adapter_cpus: Vec<usize>,
-    /// Processors of the server's host, if only that host is measured. `host_cpus` are then the processors of the
-    /// client's host, and may overlap `adapter_cpus`.
+    /// Processors of the server's host, if only the server's host is measured. In this case, `host_cpus` are the
+    /// processors of the client's host, and may overlap `adapter_cpus`.
     pub server_cpus: Option<Vec<usize>>,
 }
 
@@ -73,7 +73,8 @@ impl From<PlacementForm> for Placement {
 }
 
 impl Placement {
-    /// Returns the last processor for the adapters and the others for the hosts. A single processor serves both.
+    /// Returns the last processor for the adapters and the other processors for the hosts. If the machine has one
+    /// processor, hosts and adapters share it.
     pub fn apart() -> Self {
         let mut host_cpus = cpu::online();
         let adapter_cpus = if host_cpus.len() > 1 { host_cpus.pop().into_iter().collect() } else { host_cpus.clone() };
@@ -81,7 +82,7 @@ impl Placement {
     }
 
     /// Returns the first processor for the server's host, and the last processor for the client's host and the
-    /// adapters. A single processor serves both hosts and the adapters.
+    /// adapters. If the machine has one processor, hosts and adapters share it.
     pub fn server_alone() -> Self {
         let online = cpu::online();
         let [first, last] = [online.first(), online.last()].map(|cpu| cpu.copied().into_iter().collect::<Vec<_>>());
@@ -134,7 +135,7 @@ impl Card {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RigConfig {
-    /// Maximum IP bytes of a frame, for both hosts and the wire.
+    /// Maximum number of IP bytes in a frame, for both hosts and the wire.
     pub mtu: usize,
     /// Link rate in bits per second; `None` (in a file: `"unlimited"`) sets no limit.
     #[serde(deserialize_with = "settings::rate")]

@@ -23,7 +23,8 @@ pub struct Count {
     pub overrun: u64,
     /// Maximum number of bytes in an adapter's memory at one time, since the adapter's creation.
     pub memory_bytes_max: u64,
-    /// Longest run of frames stored in an adapter's memory without a loss, since the adapter's creation.
+    /// Maximum number of consecutive frames that an adapter's memory stored without a loss, since the adapter's
+    /// creation.
     pub burst_frames_max: u64,
 }
 
@@ -82,7 +83,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Sums the counters of adapters.
+    /// Adds up the counters of adapters.
     pub fn of(controls: &[Arc<PortControl>]) -> Self {
         let mut counts = Self::default();
         for queue in controls.iter().flat_map(|control| control.queues()) {

@@ -1,4 +1,4 @@
-//! The client's side of one test.
+//! The client's end of one test.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -18,8 +18,8 @@ use super::wire::{
 
 /// Timeout of the server's answer during set-up, longer than the server's own timeout for data connections.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Timeout of the server's [`ServerLine::Ended`]. The client's request for the window's end can be queued after
-/// measured data.
+/// Timeout of the server's [`ServerLine::Ended`]. The server answers late if the client's [`ClientLine::End`] is queued
+/// behind measured data.
 const ENDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time without progress in a test over a number of bytes.
 const STALL_MAX: Duration = Duration::from_secs(30);
@@ -27,11 +27,13 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 const PROGRESS_POLL: Duration = Duration::from_millis(500);
 
 /// Runs one test against the server at `host`, control port `port`, and passes each event to `on_event`. All threads
-/// and sockets belong to the caller's network namespace, and all have ended when the function returns.
+/// and sockets belong to the caller's network namespace. When the function returns, all threads have ended and all
+/// sockets are closed.
 ///
 /// # Errors
-/// Returns a [`TrafficError`] if the test does not begin or is aborted. [`is_setup`](TrafficError::is_setup) tells the
-/// two cases apart. A finished test with failed streams is no error; see [`Report::is_complete`].
+/// Returns a [`TrafficError`] if the test does not begin or is aborted. [`is_setup`](TrafficError::is_setup)
+/// distinguishes a test that did not begin from an aborted test. A finished test with failed streams is no error; see
+/// [`Report::is_complete`].
 pub fn run_client(
     host: &str,
     port: u16,
@@ -82,7 +84,7 @@ struct Test<'test> {
 }
 
 impl Test<'_> {
-    /// Sets the test up, from the client's hello to the server's go. Afterwards, all streams are connected and all
+    /// Sets the test up, from the client's hello to the server's go. On return, all streams are connected and all
     /// receivers run. Returns the congestion control.
     fn set_up(&mut self) -> Result<String, TrafficError> {
         let udp = self.udp_sockets()?;
@@ -188,7 +190,7 @@ impl Test<'_> {
         self.say(&ClientLine::Begin)
     }
 
-    /// Waits until `until` under load. Fails if all threads end earlier.
+    /// Waits until `until` while the load runs. Fails if all data threads end earlier.
     fn keep_running(&mut self, until: Instant) -> Result<(), TrafficError> {
         while Instant::now() < until {
             if self.wait_and_tick(until) {
@@ -200,8 +202,8 @@ impl Test<'_> {
         Ok(())
     }
 
-    /// Waits until the next event, at most until `until`, and reports due interim results. Returns whether all data
-    /// threads have ended.
+    /// Waits until all data threads have ended or the next poll is due, at most until `until`. Reports an interim
+    /// result if one is due. Returns whether all data threads have ended.
     fn wait_and_tick(&mut self, until: Instant) -> bool {
         let next = self.side.next_tick().map_or(until, |tick| tick.min(until));
         let ended = self.side.wait(next);
@@ -221,7 +223,7 @@ impl Test<'_> {
         loop {
             match self.control.receive(deadline) {
                 Ok(ServerLine::Results(figures)) => return Ok(*figures),
-                // The server's line was received after its deadline.
+                // The client had already stopped waiting for this line.
                 Ok(ServerLine::Ended) => {}
                 Ok(other) => return Err(self.unexpected(other)),
                 Err(error) => return Err(self.lost(error)),
@@ -262,7 +264,8 @@ fn greet(mut stream: &TcpStream, token: u128, index: u32) -> io::Result<()> {
     io::Write::write_all(&mut stream, &data_hello(token, index))
 }
 
-/// Merges the figures of both ends. Returns `None` if an end lacks figures required by the test.
+/// Merges the figures of both ends. Returns `None` if the figures of an end lack a part that the test's workload
+/// requires.
 fn merge(
     address: SocketAddr,
     params: &Params,

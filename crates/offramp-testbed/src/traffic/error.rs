@@ -19,7 +19,7 @@ pub enum TrafficError {
         /// The resolver's message.
         reason: String,
     },
-    /// No connection to the control port.
+    /// The client could not connect to the control port.
     #[error("cannot connect to {address}: {reason}; start \"offramp ttcp --serve\" there")]
     Connect {
         /// Control address of the server.
@@ -27,10 +27,10 @@ pub enum TrafficError {
         /// The kernel's message.
         reason: String,
     },
-    /// A socket of this end could not be set up.
+    /// A socket of the client could not be set up.
     #[error("cannot {action}: {reason}")]
     Socket {
-        /// The attempted action.
+        /// The attempted action on the socket.
         action: String,
         /// The kernel's message.
         reason: String,

@@ -52,7 +52,7 @@ impl Moment {
     }
 }
 
-/// The mean of integers; 0 if there are none.
+/// The mean of integers; 0 without any integer.
 #[derive(Default)]
 pub(super) struct Mean {
     sum: u64,
@@ -72,15 +72,15 @@ impl Mean {
     }
 }
 
-/// Stores an interval if there is room.
+/// Appends an interval to the list, unless the list already has [`INTERVALS_MAX`] intervals.
 pub(super) fn keep(intervals: &mut Vec<Interval>, interval: Option<Interval>) {
     if intervals.len() < INTERVALS_MAX {
         intervals.extend(interval);
     }
 }
 
-/// Adds `rest`, an interval too short to be reported separately, to the last interval. The intervals then still add up
-/// to the window.
+/// Adds `rest`, an interval too short to be reported separately, to the last interval. The intervals in the list
+/// therefore add up to the window.
 pub(super) fn merge_last(intervals: &mut Vec<Interval>, rest: Option<Interval>) {
     let Some(rest) = rest else { return };
     let Some(last) = intervals.last_mut().filter(|last| last.end_seconds >= rest.start_seconds) else {

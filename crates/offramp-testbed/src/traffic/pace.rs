@@ -1,4 +1,4 @@
-//! The pacing of a sender.
+//! Pacing: the sender waits so that its rate does not exceed a limit.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use nix::sys::prctl;
 use super::side::{Context, Phase};
 use super::sockets::IO_TIMEOUT;
 
-/// Maximum delay that a sender makes up for. A longer delay restarts the pace.
+/// Maximum delay that a sender makes up for. After a longer delay, the schedule starts again.
 const DEBT_MAX: Duration = Duration::from_millis(10);
 /// Bits per byte × nanoseconds per second. Bytes × this constant / (bits per second) gives nanoseconds.
 const BIT_NSECS_PER_BYTE: u128 = 8_000_000_000;
@@ -18,7 +18,7 @@ const TIMER_SLACK_NSECS: u64 = 1;
 
 /// Sets the timer slack of the calling thread, so that the kernel does not wake it up to 50 µs late.
 pub(super) fn wake_on_time() {
-    // If the kernel refuses, the thread wakes late, and the measured latencies include the delay.
+    // If the kernel refuses the timer slack, the thread wakes late, and the measured latencies include the delay.
     let _ = prctl::set_timerslack(TIMER_SLACK_NSECS);
 }
 
@@ -37,7 +37,7 @@ impl Pace {
         Self { rate_bps, due: Instant::now() }
     }
 
-    /// Waits until the next send is due. Returns `false` if the phase reaches [`Phase::Stop`] earlier.
+    /// Waits until the next send is due. Returns `false` if the phase reaches [`Phase::Stop`] before this time.
     pub(super) fn wait(&mut self, context: &mut Context) -> bool {
         if self.rate_bps == 0 {
             return true;

@@ -27,7 +27,7 @@ pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
 pub const GSO_SEGMENTS_MAX: u32 = 128;
 /// Default payload of an RPC request in bytes, about the length of an NFS READ request.
 pub const RPC_REQUEST_BYTES: u32 = 128;
-/// Default payload of an RPC response in bytes, NFS' 8 KiB.
+/// Default payload of an RPC response in bytes, as in NFS reads of 8 KiB.
 pub const RPC_RESPONSE_BYTES: u32 = 8 * 1024;
 /// Default number of outstanding calls.
 pub const RPC_OUTSTANDING: u32 = 4;
@@ -37,7 +37,7 @@ pub const RPC_OUTSTANDING_MAX: u32 = 1024;
 pub const RPC_TIMER_USECS: u64 = 700_000;
 /// Maximum retransmission timeout of a request in microseconds: one minute.
 const RPC_TIMER_MAX_USECS: u64 = 60_000_000;
-/// Minimum receive window limit accepted by Linux in bytes, half of its smallest receive buffer.
+/// Minimum limit in bytes that Linux accepts for the receive window, half of Linux' smallest receive buffer.
 const RECEIVE_WINDOW_MIN_BYTES: u32 = 1152;
 /// Bytes of receive buffer per byte of a limited receive window. A short segment occupies more buffer than its length.
 pub(super) const RECEIVE_WINDOW_BUFFERS: u64 = 4;
@@ -107,9 +107,9 @@ pub struct BulkParams {
     pub length_bytes: u32,
     /// Seed of patterned data, compared byte by byte at the sink. `None` sends constant data without comparison.
     pub pattern_seed: Option<u64>,
-    /// True if the streams end when the window closes, with data still in flight. A stream cut off in this way counts
-    /// as complete. The option suits connections with possible stalls, or with more queued data than the link transmits
-    /// during the test. The option requires a timed test.
+    /// True if the streams end when the window closes, with data still in flight. A stream that ends at the window's
+    /// end counts as complete. The option suits connections with possible stalls, or with more queued data than the
+    /// link transmits during the test. The option requires a timed test.
     pub cut_off: bool,
     /// Payload bits per second in each direction, over all streams; 0 means no limit.
     pub rate_bps: u64,
@@ -202,14 +202,14 @@ impl Default for RpcParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Arrivals {
-    /// Arrivals as from many independent clients, with exponentially distributed gaps.
+    /// Requests as from many independent clients, with exponentially distributed times between two requests.
     Poisson {
         /// Average number of requests per second and stream.
         per_s: u32,
-        /// Seed of the gaps. Equal seeds give equal times. Each stream adds its index to the seed.
+        /// Seed of the random times. Equal seeds give equal times. Each stream adds its index to the seed.
         seed: u64,
     },
-    /// Bursts of `requests` requests each. Bursts of one request have a constant pace.
+    /// Bursts of `requests` requests each. With one request per burst, the requests have equal intervals.
     Bursts {
         /// Number of requests per burst.
         requests: u32,
@@ -220,9 +220,9 @@ pub enum Arrivals {
 
 /// Parameters of requests over UDP in an open loop.
 ///
-/// Over UDP, each request and each answer is one datagram, sent when due; up to the MTU, a datagram is one frame. TCP
-/// would add acknowledgements. A lost or late TCP segment would also delay later requests. An unanswered request is
-/// counted, and its latency is the time that the client waited.
+/// Over UDP, each request and each answer is one datagram. A datagram up to the MTU is one frame. Requests are sent
+/// when due. TCP would add acknowledgements. A lost or late TCP segment would also delay later requests. An unanswered
+/// request is counted, and its latency is the time that the client waited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestParams {
@@ -290,8 +290,8 @@ pub struct Params {
     /// True if every data socket sets `TCP_NODELAY`. A transaction test always sets `TCP_NODELAY`.
     pub nodelay: bool,
     /// `SO_BUSY_POLL` of every data socket at both ends, in microseconds; 0 means the kernel's default. A read polls
-    /// the adapter's queue for this time before it sleeps. Busy polling needs an adapter with NAPI, so a TAP does not
-    /// support it.
+    /// the adapter's queue for this time before the reading thread sleeps. Busy polling needs an adapter with NAPI, so
+    /// a TAP does not support busy polling.
     pub busy_poll_usecs: u32,
 }
 
@@ -422,7 +422,7 @@ impl Params {
         matches!(self.amount, Amount::Usecs(_))
     }
 
-    /// Returns the parameters of the bulk data over TCP, if any.
+    /// Returns the parameters of the bulk data over TCP, or `None` if the workload has no bulk data.
     pub(super) fn bulk(&self) -> Option<&BulkParams> {
         match &self.workload {
             Workload::Bulk(bulk) => Some(bulk),
@@ -431,7 +431,7 @@ impl Params {
         }
     }
 
-    /// Returns the parameters of the open loop's requests, if any.
+    /// Returns the parameters of the open loop's requests, or `None` if the workload has no open loop.
     pub(super) fn requests(&self) -> Option<&RequestParams> {
         match &self.workload {
             Workload::Requests(requests) => Some(requests),
@@ -469,7 +469,7 @@ impl Params {
     }
 
     /// Returns the number of bytes of the stream with this index, in a test over a number of bytes. The streams of a
-    /// direction carry equal shares, and the first streams carry the remainder.
+    /// direction carry equal shares of the bytes, and each of the first streams carries one byte of the remainder.
     pub(super) fn stream_bytes(&self, index: u32) -> Option<u64> {
         let Amount::Bytes(bytes) = self.amount else { return None };
         let streams = u64::from(self.streams);

@@ -19,7 +19,7 @@ pub(super) struct Polls {
 }
 
 impl Polls {
-    /// Starts the polls at the start of the window, after `progress` bytes.
+    /// Starts the polls at the start of the window. `progress` is the number of bytes carried so far.
     pub(super) fn new(now: Instant, progress: u64) -> Self {
         Self { due: now + POLL_INTERVAL, progress, moved: now, stall: Duration::ZERO, windows: Vec::new() }
     }
@@ -29,7 +29,7 @@ impl Polls {
         self.due
     }
 
-    /// Records a poll: the bytes carried so far, and the congestion windows in segments.
+    /// Records a poll: the bytes carried so far, and the sending streams' congestion windows in segments.
     pub(super) fn take(&mut self, now: Instant, progress: u64, windows: impl Iterator<Item = u32>) {
         self.due = now + POLL_INTERVAL;
         self.stall = self.stall.max(now.saturating_duration_since(self.moved));
@@ -45,7 +45,7 @@ impl Polls {
         self.stall
     }
 
-    /// Returns the median of the congestion windows in segments, or `None` without any poll.
+    /// Returns the median of the congestion windows in segments, or `None` if no congestion window was recorded.
     pub(super) fn window_median(&self) -> Option<f64> {
         let mut sorted = self.windows.clone();
         sorted.sort_unstable();

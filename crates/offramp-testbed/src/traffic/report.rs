@@ -11,7 +11,7 @@ use super::params::{Direction, Params, Workload};
 
 /// Nanoseconds per microsecond.
 const NSECS_PER_USEC: f64 = 1e3;
-/// Minimum stall reported in the text, in seconds. Any wait of a live connection on one host is shorter.
+/// Minimum stall reported in the text, in seconds. A working connection on one host never waits this long.
 const STALL_TOLD_SECONDS: f64 = 0.1;
 
 /// Processor time of the data threads, in seconds.
@@ -73,7 +73,7 @@ pub struct TcpFigures {
     /// Duplicate selective acknowledgements received (RFC 2883), one for each needless retransmission.
     #[serde(default)]
     pub dsacks: u64,
-    /// Number of apparent losses that TCP recognised as reordering.
+    /// Number of times that TCP recognised an apparent loss as reordering.
     #[serde(default)]
     pub reorderings: u64,
     /// Median congestion window in segments, over all streams and the whole window, sampled a hundred times a second.
@@ -130,9 +130,9 @@ pub struct EndFigures {
     pub seconds: f64,
     /// Payload bytes over the whole test, including warm-up and drain.
     pub bytes_total: u64,
-    /// Datagrams or transactions in the measured window; 0 for TCP bulk data.
+    /// Number of datagrams or transactions in the measured window; 0 for TCP bulk data.
     pub units: u64,
-    /// Datagrams or transactions over the whole test.
+    /// Number of datagrams or transactions over the whole test.
     pub units_total: u64,
     /// Processor time in the measured window.
     pub cpu: CpuTime,
@@ -153,7 +153,7 @@ pub struct EndFigures {
     pub unanswered: u64,
     /// True if every stream is complete: the sender sent all data, or the receiver reached the end of the stream.
     pub complete: bool,
-    /// Interim results, if requested.
+    /// Interim results; empty if none were requested.
     pub intervals: Vec<Interval>,
     /// Errors of the incomplete streams.
     pub errors: Vec<String>,
@@ -242,9 +242,9 @@ pub struct Transactions {
     pub per_second: f64,
     /// Distribution of the transaction times.
     pub latency: Latency,
-    /// Figures of the client, with requests and responses in the bytes.
+    /// Figures of the client. The bytes include requests and responses.
     pub client: EndFigures,
-    /// Figures of the server, with requests and responses in the bytes.
+    /// Figures of the server. The bytes include requests and responses.
     pub server: EndFigures,
 }
 
@@ -283,8 +283,8 @@ pub struct Report {
     pub throughput_bps: f64,
     /// Payload bytes of both directions in the measured window, counted as in `throughput_bps`.
     pub bytes: u64,
-    /// Length of the client's measured window in seconds. In a test over a number of bytes: time from the receiver's
-    /// first byte to its last.
+    /// Length of the client's measured window in seconds. In a test over a number of bytes: time from the first to the
+    /// last byte at the receiver.
     pub seconds: f64,
     /// Segments retransmitted in the window by both ends.
     pub retransmits: u64,
@@ -294,13 +294,13 @@ pub struct Report {
     pub client_cpu: CpuTime,
     /// Processor time of the server's data threads in the server's window.
     pub server_cpu: CpuTime,
-    /// Bulk data or UDP datagrams from the client to the server, if any.
+    /// Figures of the bulk data or UDP datagrams from the client to the server, if the test sends any.
     pub send: Option<Flow>,
-    /// Bulk data or UDP datagrams from the server to the client, if any.
+    /// Figures of the bulk data or UDP datagrams from the server to the client, if the test sends any.
     pub receive: Option<Flow>,
-    /// Requests and responses, with or without simultaneous bulk data, if any.
+    /// Figures of the requests and responses, if the test makes requests.
     pub transactions: Option<Transactions>,
-    /// Remote procedure calls, if any.
+    /// Figures of the remote procedure calls, if the test makes calls.
     #[serde(default)]
     pub rpc: Option<Rpc>,
 }

@@ -26,15 +26,16 @@ use super::sockets::IO_TIMEOUT;
 use super::ttcp::{finish, is_pause};
 use super::udp::is_passing;
 
-/// Length of the number at the start of a request and of its response, in bytes (big-endian).
+/// Length of the request number at the start of a request and of its response, in bytes (big-endian).
 pub(super) const NUMBER_LEN: usize = 8;
-/// Maximum number of stored unanswered requests. Above this number, the oldest request is given up.
+/// Maximum number of stored unanswered requests. Above this number, the oldest request is counted as unanswered.
 const OUTSTANDING_MAX: usize = 1 << 16;
-/// Maximum number of requests sent, or of answers received, in one turn. A burst of usual size is sent in one turn.
+/// Maximum number of requests that the client sends before it reads answers, and of answers that it reads before it
+/// sends. A burst of usual size is sent at once.
 const TURN_MAX: u32 = 64;
 /// Maximum gap of a Poisson process, in seconds. At one request per second, a longer gap has a probability of e^-60.
 const GAP_MAX_S: f64 = 60.0;
-/// Time without further answers after which the client stops waiting for the last answers.
+/// Time without a further answer after which the client stops waiting for answers at the end of a test.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Schedule of a stream's requests.
@@ -70,7 +71,7 @@ impl Schedule {
         }
     }
 
-    /// Advances the schedule after a due request was sent or given up.
+    /// Advances the schedule to the next request, after a due request was sent or counted as unanswered.
     fn advance(&mut self) {
         self.left -= 1;
         if self.left == 0 {
@@ -123,8 +124,8 @@ impl Outstanding {
         self.first + self.due.len() as u64
     }
 
-    /// Stores the next request. Returns the due time of the oldest unanswered request if this request had to be
-    /// removed.
+    /// Stores the next request. If [`OUTSTANDING_MAX`] requests are stored, first removes the oldest request, and
+    /// returns its due time if it was unanswered.
     fn push(&mut self, due: Instant) -> Option<Instant> {
         let mut given_up = None;
         if self.due.len() == OUTSTANDING_MAX {
@@ -287,7 +288,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Gives up the unanswered requests, and the requests due in the window but never sent.
+    /// Counts the outstanding requests as unanswered, and also the requests that were due in the window but never sent.
     fn give_up_the_rest(&mut self) {
         let unanswered: Vec<Instant> = self.outstanding.due.drain(..).flatten().collect();
         for due in unanswered {
@@ -328,8 +329,8 @@ pub(super) fn respond(socket: &UdpSocket, params: &RequestParams, context: &mut 
     })
 }
 
-/// Answers each datagram accepted by `read` with the number returned by `read`. `read` also returns the number of bytes
-/// of the exchange. An empty datagram ends the test.
+/// Answers each request with the request number that `read` parses from the datagram. `read` also returns the number of
+/// bytes of request and response, or `None` for a datagram that is no request. An empty datagram ends the test.
 pub(super) fn answer_each(
     socket: &UdpSocket,
     response_bytes: u32,
@@ -360,7 +361,7 @@ pub(super) fn answer_each(
                 end.bytes += bytes;
                 end.units += 1;
             }
-            // The response is not sent, so the client counts its request as unanswered.
+            // The kernel did not send the response, so the client counts the request as unanswered.
             Err(error) if is_pause(&error) || is_passing(&error) => {}
             Err(error) => break Err(error),
         }

@@ -1,4 +1,4 @@
-//! Requests and responses over TCP. A fixed amount of work on each side models an application.
+//! Requests and responses over TCP. A fixed amount of work at each end models an application.
 
 use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Write};
@@ -27,7 +27,7 @@ const CALIBRATION_SAMPLES: u32 = 9;
 /// Does a fixed amount of work: a chain of `iterations` dependent multiplications without memory access. Under any
 /// network load, the work needs the same number of processor cycles, so that two runs are comparable.
 pub fn work(iterations: u64) -> u64 {
-    // The repeated finalizer of a 64-bit mixing function. The constant is odd, so no information is lost.
+    // Each round is the finalizer of a 64-bit mixing function. The multiplier is odd, so each round is a bijection.
     (0..iterations).fold(1, |state, _| {
         let mixed = black_box(state ^ (state >> 29));
         mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -36,8 +36,8 @@ pub fn work(iterations: u64) -> u64 {
 
 /// Returns the rounds of [`work`] that take `usecs` microseconds of processor time on this machine.
 ///
-/// Each call measures again and returns a different number. For a comparison, measure once and use the same number on
-/// both sides.
+/// Each call measures again and returns a different number. To compare two configurations, measure once and use the
+/// same number for both configurations.
 pub fn iterations_for_usecs(usecs: u64) -> u64 {
     let fastest = (0..CALIBRATION_SAMPLES).map(|_| thread_time_of_work()).min().unwrap_or_default();
     let nsecs = fastest.as_nanos().max(1);
@@ -52,7 +52,7 @@ fn thread_time_of_work() -> Duration {
     now().saturating_sub(start)
 }
 
-/// Returns an empty histogram of transaction times in nanoseconds, or `None` without memory for the histogram.
+/// Returns an empty histogram of transaction times in nanoseconds, or `None` if there is no memory for the histogram.
 pub(super) fn times() -> Option<Histogram<u64>> {
     Histogram::new_with_max(LATENCY_MAX_NSECS, LATENCY_DIGITS).ok()
 }
@@ -62,7 +62,7 @@ pub(super) fn nsecs(time: Duration) -> u64 {
     time.as_nanos().min(u128::from(LATENCY_MAX_NSECS)) as u64
 }
 
-/// The outcome of sending or receiving one message.
+/// The result of sending or receiving one message.
 enum Message {
     /// The whole message was received or sent.
     Whole,

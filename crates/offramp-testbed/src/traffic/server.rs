@@ -20,7 +20,7 @@ use super::wire::{
     token_text,
 };
 
-/// Maximum number of concurrent sessions. A client beyond this number is refused.
+/// Maximum number of concurrent sessions. Further clients are refused.
 const SESSIONS_MAX: u64 = 8;
 /// Maximum time from a client's connection to its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const STREAMS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time from the connection of a data stream to its first bytes.
 const DATA_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time that a timed test may exceed its requested time, over all its steps.
+/// Maximum time by which a timed test may exceed its requested time.
 const GRACE: Duration = Duration::from_mins(1);
 /// Time after which the server stops its datagrams, counted from the test's requested end. The datagrams can fill the
 /// path and so delay the client's request to stop.
@@ -68,9 +68,9 @@ pub enum ServerEvent {
         peer: SocketAddr,
         /// Parameters of the test.
         params: Box<Params>,
-        /// Figures of the data sent by the server, if any.
+        /// Figures of the data sent by the server, or `None` if the server sent no data.
         sent: Option<Box<EndFigures>>,
-        /// Figures of the data received or answered by the server, if any.
+        /// Figures of the data received or the requests answered by the server, or `None` if there were none.
         received: Option<Box<EndFigures>>,
     },
     /// A client was refused.
@@ -95,8 +95,8 @@ enum Failure {
     Lost(String),
 }
 
-/// Serves tests from `listener` until `stop` is set, with one thread per session. All threads and sockets are in the
-/// caller's network namespace, and all have ended when the function returns.
+/// Serves tests from `listener` until `stop` is set, with one thread per session. All threads and sockets belong to the
+/// caller's network namespace. When the function returns, all threads have ended and all sockets are closed.
 ///
 /// A client that violates the protocol, exceeds a limit or disappears ends only its own session, and is counted in
 /// `stats`.
@@ -156,7 +156,7 @@ fn accept(listener: &TcpListener, wait: Duration) -> io::Result<Option<(TcpStrea
     }
 }
 
-/// State shared by a server's sessions.
+/// Data shared by all sessions of a server.
 #[derive(Clone, Copy)]
 struct House<'house> {
     stop: &'house AtomicBool,
@@ -201,7 +201,7 @@ impl House<'_> {
             }
             Err(failure) => {
                 let (Failure::Refused(reason) | Failure::Lost(reason)) = &failure;
-                // The client may have disconnected, so the reason is also counted and reported below.
+                // The client may have disconnected. The reason is therefore also passed to the event below.
                 let _ = control.send(&ServerLine::Refused { reason: reason.clone() });
                 match failure {
                     Failure::Refused(reason) => self.refused(peer, reason),
@@ -250,7 +250,7 @@ impl House<'_> {
         Ok((params, udp_ports))
     }
 
-    /// Tells the client that the server is ready, and waits for the TCP streams, if any.
+    /// Tells the client that the server is ready. If the test has TCP streams, waits for their connections.
     fn start_tcp(
         &self,
         control: &mut Control,
@@ -276,8 +276,8 @@ impl House<'_> {
             }
             let accepted = accept(&listener, STOP_POLL).map_err(|error| refused(reason(&error)))?;
             let Some((stream, _)) = accepted else { continue };
-            // A connection without the token or with an unknown index is closed. The server still waits for the test's
-            // streams.
+            // A connection without the token or with an unknown index is closed, and the server continues to wait for
+            // the test's streams.
             let Some(index) = read_data_hello(&stream, token) else { continue };
             let Some(position) = missing.iter().position(|&wanted| wanted == index) else { continue };
             missing.swap_remove(position);
@@ -288,7 +288,8 @@ impl House<'_> {
         Ok(())
     }
 
-    /// Follows the client's lines through the phases, until the client sends stop.
+    /// Reads the client's lines and changes the test's phase as each line requests, until the client sends
+    /// [`ClientLine::Stop`].
     fn follow(&self, control: &mut Control, params: &Params, side: &mut Side) -> Result<(), Failure> {
         let deadline = deadline_of(params);
         let (mut moved, mut progress) = (Instant::now(), 0);
@@ -367,14 +368,14 @@ impl Steps {
 }
 
 impl Failure {
-    /// Returns the failure of a test that has begun, with the same reason.
+    /// Converts a failure to [`Failure::Lost`] with the same reason, for a test that has begun.
     fn lost(self) -> Self {
         let (Self::Refused(reason) | Self::Lost(reason)) = self;
         Self::Lost(reason)
     }
 }
 
-/// Opens the UDP streams, if any, and returns their ports.
+/// Opens the UDP streams of the test and returns their ports. The list is empty for a test without UDP.
 fn start_udp(control: &Control, params: &Params, client_ports: &[u16], side: &mut Side) -> Result<Vec<u16>, Failure> {
     let opened = (|| {
         let (local, peer) = (control.local_addr()?.ip(), control.peer_addr()?.ip().to_canonical());
@@ -397,7 +398,8 @@ fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {
     let mut filled = 0;
     while filled < bytes.len() {
         let left = deadline.saturating_duration_since(Instant::now());
-        // The standard library refuses a timeout of zero. The error ends the wait, as intended.
+        // After the deadline, `left` is zero. The standard library refuses a timeout of zero, and this error ends the
+        // wait.
         stream.set_read_timeout(Some(left)).ok()?;
         match stream.read(&mut bytes[filled..]).ok()? {
             0 => return None,

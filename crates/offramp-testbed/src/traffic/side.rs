@@ -28,7 +28,8 @@ const BEGIN_POLL: Duration = Duration::from_millis(1);
 pub(super) const DRAIN_STALL: Duration = Duration::from_secs(5);
 /// Maximum duration of a drain.
 pub(super) const DRAIN_MAX: Duration = Duration::from_mins(1);
-/// Minimum length of a separate last interval. A shorter rest is added to the previous interval.
+/// Minimum length of the last interim result. A shorter remainder of the window is added to the previous interim
+/// result.
 const LAST_INTERVAL_MIN: Duration = Duration::from_millis(1);
 /// Microseconds per second.
 const USECS_PER_SEC: f64 = 1e6;
@@ -122,11 +123,11 @@ pub(super) struct WorkerEnd {
     pub(super) bytes: u64,
     /// Datagrams or transactions carried.
     pub(super) units: u64,
-    /// Time of the first byte.
+    /// Time of the first payload byte.
     pub(super) first: Option<Instant>,
-    /// Time of the last byte.
+    /// Time of the last payload byte.
     pub(super) last: Option<Instant>,
-    /// True if everything was sent, or the end of the stream was received.
+    /// True if the thread has sent all data, or received the end of the stream.
     pub(super) complete: bool,
     /// Reason for an incomplete stream.
     pub(super) error: Option<String>,
@@ -154,11 +155,11 @@ struct Worker {
 /// Figures of one end of the test. The server sends the figures of the server's end to the client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SideFigures {
-    /// Data sent or requests made by this end.
+    /// Figures of the data sent or the requests made by this end.
     pub(super) sending: Option<EndFigures>,
-    /// Data received or requests answered by this end.
+    /// Figures of the data received or the requests answered by this end.
     pub(super) receiving: Option<EndFigures>,
-    /// Requests made or answered by this end during bulk data.
+    /// Figures of the requests made or answered by this end during bulk data.
     #[serde(default)]
     pub(super) exchanging: Option<EndFigures>,
 }
@@ -239,7 +240,7 @@ impl Side {
             context.close_cpu_window();
             end.cpu = context.cpu.unwrap_or_default();
             if let Some(ends) = ends {
-                // The send fails if the controlling thread has given up, and then nobody needs the figures.
+                // The send fails if the controlling thread no longer waits for the figures.
                 let _ = ends.send((index, end));
             }
         })?;
@@ -268,8 +269,8 @@ impl Side {
         self.polls = has_tcp.then(|| Polls::new(now.at, self.progress()));
     }
 
-    /// Closes the measured window while the load still runs. Returns the last interim result if it is long enough for a
-    /// separate report.
+    /// Closes the measured window while the load still runs. Returns the last interim result. Returns `None` without
+    /// interim results, or if the last one is shorter than [`LAST_INTERVAL_MIN`].
     pub(super) fn close_window(&mut self) -> Option<Intervals> {
         let now = self.moment();
         if self.timed {
@@ -318,8 +319,9 @@ impl Side {
         true
     }
 
-    /// Waits until every thread has ended. Aborts the threads after a time without progress, after a maximum time, or
-    /// if `keep_on` returns `false`. If streams are to be cut off, all threads are aborted at once.
+    /// Waits until every thread has ended. Aborts the threads after [`DRAIN_STALL`] without progress, after
+    /// [`DRAIN_MAX`], or if `keep_on` returns `false`. If the test's parameters set `cut_off`, aborts all threads at
+    /// once.
     pub(super) fn drain(&mut self, mut keep_on: impl FnMut() -> bool) {
         if self.cut_off {
             self.abort();
@@ -352,7 +354,7 @@ impl Side {
         poll.into_iter().chain(self.interval_end()).min().filter(|_| self.end.is_none())
     }
 
-    /// Polls if a poll is due, and returns an interim result if one is due.
+    /// Polls if a poll is due, and returns an interim result if its interval has ended.
     pub(super) fn tick(&mut self) -> Option<Intervals> {
         if self.end.is_some() {
             return None;
@@ -526,8 +528,8 @@ impl Drop for Side {
     fn drop(&mut self) {
         self.abort();
         for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
-            // A panicked thread is reported elsewhere as a stream without an end. The join here only waits for the
-            // thread.
+            // The join only waits for the thread. The report lists the stream of a panicked thread as a stream without
+            // an end.
             let _ = thread.join();
         }
     }
@@ -569,8 +571,7 @@ impl Worker {
 
 /// Returns the processor time of the calling thread since its start.
 fn thread_cpu() -> CpuTime {
-    // RUSAGE_THREAD with a valid buffer cannot fail. A zero would give an empty processor time, not a plausible wrong
-    // one.
+    // `RUSAGE_THREAD` with a valid buffer cannot fail. If the call failed, a processor time of 0 would show the error.
     getrusage(UsageWho::RUSAGE_THREAD).map_or_else(
         |_| CpuTime::default(),
         |usage| CpuTime {

@@ -16,7 +16,7 @@ use offramp_ports::socket::set_tcp_window_clamp;
 use super::error::reason;
 use super::params::{Params, RECEIVE_WINDOW_BUFFERS, UdpParams, Workload};
 
-/// Maximum time of a data thread in one system call, after which the thread reads the phase again.
+/// Timeout of a data thread's sends and receives. After each timeout, the thread reads the phase.
 pub(super) const IO_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum time to connect a data stream.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! The data threads of one end. Client and server share the code that assigns each stream its task.
+//! The data threads of one end. Client and server use the same code to assign a role to each stream.
 
 use std::io;
 use std::net::{TcpStream, UdpSocket};

@@ -119,7 +119,7 @@ fn every_byte_sent_arrives_unchanged_with_one_stream_and_with_four_in_each_direc
             assert_eq!(report.receive.is_some(), direction.receives());
         }
     }
-    // The client's run ends with the results, and the server increments its counter later.
+    // The client returns when it has the results, before the server increments its counter.
     server.wait_for(|stats| stats.served.load(Ordering::Relaxed) == 6);
 }
 
@@ -361,7 +361,7 @@ fn a_client_that_vanishes_midway_leaves_the_server_serving() {
     let server = Server::start();
     let gone = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         server.try_run(&timed(), &mut |event| {
-            // The unwinding drops all sockets of the client at once, as a kill would.
+            // The panic drops all sockets of the client at once, as a kill of the client would.
             if matches!(event, Event::Start) {
                 std::panic::resume_unwind(Box::new("gone"));
             }
@@ -428,7 +428,7 @@ fn a_data_connection_without_the_token_does_not_become_a_stream() {
     line.clear();
     answers.read_line(&mut line).unwrap();
     assert!(matches!(serde_json::from_str(&line), Ok(ServerLine::Go)), "{line}");
-    // A line out of order ends the session.
+    // A line that the protocol does not allow at this point ends the session.
     control.write_all(b"\"end\"\n").unwrap();
     server.wait_for(|stats| stats.lost.load(Ordering::Relaxed) == 1);
     let events = server.events.lock().unwrap();

@@ -19,7 +19,7 @@ const PATTERN_PERIOD_LEN: usize = 262_139;
 /// Byte value of constant data.
 const FILL: u8 = 0x55;
 
-/// Endless data from a buffer built once. Any range of the data, up to a maximum length, is one slice of the buffer.
+/// Endless data from one buffer. Any range of the data, up to a maximum length, is one slice of the buffer.
 pub(super) struct Source {
     bytes: Vec<u8>,
     period: usize,
@@ -55,8 +55,8 @@ impl Source {
     }
 }
 
-/// Sends until the phase reaches [`Phase::Stop`], or until `limit` bytes are sent. Then closes the sending direction of
-/// the stream. `rate_bps` is this stream's share of the rate; 0 means no limit.
+/// Sends until the phase reaches [`Phase::Stop`], or until `limit` bytes are sent. After the last byte, closes the
+/// sending direction of the stream. `rate_bps` is this stream's share of the rate; 0 means no limit.
 pub(super) fn send(
     stream: &TcpStream,
     source: &Source,
@@ -111,8 +111,8 @@ pub(super) fn receive(
                 }
                 end.bytes += len as u64;
                 if window_bytes > 0 {
-                    // The kernel drops the limit when it learns the segment size, so the limit is set again after each
-                    // read.
+                    // The kernel resets the window limit when it learns the segment size. The limit is therefore set
+                    // again after each read.
                     set_tcp_window_clamp(stream, window_bytes).unwrap_or_default();
                 }
             }
@@ -121,7 +121,7 @@ pub(super) fn receive(
         }
         context.count(end.bytes, 0);
     };
-    // The end of the stream is received with the last byte or immediately afterwards.
+    // The end of the stream is received with the last byte or immediately after the last byte.
     end.last = Some(Instant::now());
     finish(end, outcome, context)
 }
@@ -132,7 +132,7 @@ pub(super) fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Completes a thread's results with its outcome.
+/// Records in a thread's results whether the thread succeeded, and the thread's error if not.
 pub(super) fn finish(mut end: WorkerEnd, outcome: io::Result<()>, context: &mut Context) -> WorkerEnd {
     end.complete = outcome.is_ok();
     if let Err(error) = outcome {

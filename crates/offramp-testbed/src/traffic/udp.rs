@@ -1,5 +1,5 @@
-//! UDP datagrams with sequence numbers. The sender is paced and optionally lets the kernel segment. The receiver
-//! optionally lets the kernel coalesce.
+//! UDP datagrams with sequence numbers. The sender is paced. Sender and receiver optionally use the kernel's
+//! segmentation and coalescing of datagrams.
 
 use std::io::{self, IoSliceMut};
 use std::net::UdpSocket;
@@ -142,8 +142,8 @@ impl Order {
     }
 }
 
-/// Returns whether the error concerns only one datagram: a full queue, or an earlier datagram's error reported by a
-/// connected UDP socket. The datagram is lost. The test continues, and the sequence numbers reveal the loss.
+/// Returns whether the error concerns only one datagram, so that the test continues: a full queue, or an earlier
+/// datagram's error reported by a connected UDP socket. The receiver detects the lost datagram by the sequence numbers.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::ECONNREFUSED, Errno::ENOBUFS, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
     error.raw_os_error().is_some_and(|number| passing.contains(&Errno::from_raw(number)))

@@ -29,12 +29,13 @@ use super::side::SideFigures;
 
 /// Version of the control protocol. Ends with different versions refuse each other.
 pub(super) const VERSION: u32 = 2;
-/// Maximum length of a line read by a server, in bytes. Parameters and the ports of 128 sockets need far less.
+/// Maximum length of a line read by a server, in bytes. A line with the parameters and the ports of 128 sockets is far
+/// shorter.
 pub(super) const CLIENT_LINE_LEN_MAX: usize = 16 * 1024;
-/// Maximum length of a line read by a client, in bytes. Results with [`super::marks::INTERVALS_MAX`] intervals in each
-/// direction fit.
+/// Maximum length of a line read by a client, in bytes. A line with results of [`super::marks::INTERVALS_MAX`]
+/// intervals in each direction is shorter.
 pub(super) const SERVER_LINE_LEN_MAX: usize = 8 * 1024 * 1024;
-/// Number of bytes at the start of a TCP data connection: the token, then the stream's index (big-endian).
+/// Number of bytes in the hello at the start of a TCP data connection: the token, then the stream's index (big-endian).
 pub(super) const DATA_HELLO_LEN: usize = 20;
 /// Minimum read timeout, because a timeout of zero would mean no timeout.
 const READ_TIMEOUT_MIN: Duration = Duration::from_millis(1);
@@ -197,7 +198,7 @@ impl Control {
     }
 }
 
-/// Returns the bytes for the start of a TCP data connection.
+/// Returns the hello of a TCP data connection.
 pub(super) fn data_hello(token: u128, index: u32) -> [u8; DATA_HELLO_LEN] {
     let mut bytes = [0; DATA_HELLO_LEN];
     bytes[..16].copy_from_slice(&token.to_be_bytes());
@@ -205,7 +206,7 @@ pub(super) fn data_hello(token: u128, index: u32) -> [u8; DATA_HELLO_LEN] {
     bytes
 }
 
-/// Returns the stream's index, or `None` if the token is wrong.
+/// Returns the stream's index from the hello of a data connection, or `None` if the token is wrong.
 pub(super) fn stream_of_data_hello(bytes: &[u8; DATA_HELLO_LEN], token: u128) -> Option<u32> {
     let (found, index) = bytes.split_at(16);
     (found == token.to_be_bytes()).then(|| index.iter().fold(0, |number, &byte| number << 8 | u32::from(byte)))
