@@ -1,4 +1,5 @@
-//! Comparison of backends for Linux guests: two guests and their host on one network, with offramp or another backend.
+//! Comparison of backends for Linux guests. Two guests and their host are on one network, with offramp or another
+//! backend.
 //!
 //! ```text
 //!  guest 0 ── QEMU ── backend ──┐
@@ -97,7 +98,7 @@ struct Cell {
 
 impl Cell {
     /// Returns every row. Datagrams of these sizes are sent only at the smaller MTU, because a larger MTU makes no
-    /// difference. A ping-pong has no direction, so it is omitted from host to guest.
+    /// difference. A ping-pong has no direction, so there is no ping-pong from host to guest.
     fn all() -> impl Iterator<Item = Self> {
         let cells = MTUS.into_iter().flat_map(|mtu| {
             TRAFFIC.into_iter().flat_map(move |traffic| Path::ALL.map(|path| Self { path, traffic, mtu }))

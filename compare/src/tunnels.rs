@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 const OUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 1, 1), Ipv4Addr::new(10, 77, 1, 2)];
 const WIREGUARD: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 78, 1, 1), Ipv4Addr::new(10, 78, 1, 2)];
 const STRONGSWAN: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 79, 1, 1), Ipv4Addr::new(10, 79, 1, 2)];
-/// Names of the interfaces on both sides.
+/// Names of the two interfaces of the veth pair.
 const VETHS: [&str; 2] = ["tunv0", "tunv1"];
 const WIREGUARDS: [&str; 2] = ["ofrwg0", "ofrwg1"];
 const PREFIX_LEN: u8 = 24;

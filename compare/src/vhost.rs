@@ -62,7 +62,7 @@ pub struct Args {
     print_commands: bool,
 }
 
-/// The compared backends in turn, with the peer first.
+/// The compared backends in the order of each round: first the peer, then offramp.
 const SIDES: [Side; 2] = [Side::Dpdk, Side::Offramp];
 const PROTECTED_SIDES: [Side; 2] = [Side::Offramp, Side::Protected];
 const VERSIONS: [Side; 2] = [Side::Before, Side::Offramp];

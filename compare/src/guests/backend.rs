@@ -26,12 +26,12 @@ pub const GUESTS: [(Ipv4Addr, &str); 2] =
 /// The network for passt: name and address of an interface without a peer, and the address of a gateway that does not
 /// exist.
 const UPSTREAM: (&str, Ipv4Addr, Ipv4Addr) = ("upstream0", Ipv4Addr::new(198, 19, 0, 2), Ipv4Addr::new(198, 19, 0, 1));
-/// Maximum time from the start of a peer to its socket or its interface.
+/// Maximum time from the start of a backend's program until its socket or interface exists.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 /// Time from the start of the traffic servers, or from a new MTU, to the first test.
 const SETTLE: Duration = Duration::from_millis(300);
-/// Memory of a DPDK peer, in MiB.
+/// Memory of Open vSwitch with DPDK, in MiB.
 const DPDK_MIB: u32 = 1024;
 
 /// The backend of the guests' cards.
@@ -80,7 +80,7 @@ pub struct Peers {
     pub passt: Option<PathBuf>,
 }
 
-/// A backend, its guests, and the host's end. The fields are in drop order.
+/// A backend, its guests, and the host in a namespace. The fields are in drop order.
 #[derive(Debug)]
 pub struct Bed {
     pub backend: Backend,
@@ -141,10 +141,10 @@ impl Bed {
         (!all.is_empty()).then(|| all.iter().sum())
     }
 
-    /// Sets the MTU of the guests and of the host's end.
+    /// Sets the MTU of the guests' interfaces and of the host's interface.
     ///
     /// # Errors
-    /// Returns an error if a guest or the host's end refuses the MTU.
+    /// Returns an error if a guest's interface or the host's interface refuses the MTU.
     pub fn set_mtu(&mut self, mtu: u16) -> Result<()> {
         self.signal(Signal::SIGCONT)?;
         for guest in &mut self.guests {
@@ -207,7 +207,7 @@ fn tap(guest: usize) -> String {
     format!("guest{guest}")
 }
 
-/// QEMU's arguments for the host's side of each guest's card.
+/// QEMU's arguments for the backend of each guest's card.
 type Cards = Vec<Vec<String>>;
 
 /// A namespace with a backend's running programs.
@@ -277,7 +277,7 @@ impl Network {
         }
     }
 
-    /// Sets up a bridge in user space with a port for each guest. The bridge's local port is the host's end.
+    /// Sets up a bridge in user space with a port for each guest. The bridge's local port is the host's interface.
     fn open_vswitch(&mut self, has_tso: bool, sockets: &[String; 2]) -> Result<()> {
         let needed = packages::OVS_DPDK;
         let vswitchd = packages::need(needed)?;
@@ -341,7 +341,7 @@ impl Network {
         Ok(())
     }
 
-    /// Waits for a socket of the last program started.
+    /// Waits until the program started last has made a socket.
     fn wait_for(&mut self, socket: &str) -> Result<()> {
         let Some(program) = self.programs.last_mut() else { return failed("nothing was started") };
         let is_over = |program: &mut Program| Ok(FilePath::new(socket).exists() || program.has_ended()?);

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const MTU: u16 = 1500;
 /// Maximum number of frames per batch to the guest, equal to testpmd's bursts.
 const RECEIVE_BATCH_FRAMES: usize = 32;
-/// Number of rounds between two checks of the time and of signals.
+/// Number of poll rounds between two checks of the time and of signals.
 const ROUNDS_PER_LOOK: u32 = 1024;
 
 /// Ethernet address of DPDK's driver as the guest, and network of testpmd's frames (RFC 2544, C.2.2).
@@ -79,15 +79,15 @@ pub struct Args {
 pub struct Report {
     /// Time since the start, in nanoseconds.
     pub t_ns: u64,
-    /// Frames or super-frames taken from the guest.
+    /// Number of frames or super-frames taken from the guest.
     pub taken: u64,
-    /// Frames sent on the wire; each segment counts.
+    /// Number of frames sent on the wire; each segment counts as one frame.
     pub sent: u64,
-    /// Bytes of the frames sent on the wire.
+    /// Number of bytes in the frames sent on the wire.
     pub sent_bytes: u64,
-    /// Frames given to the guest.
+    /// Number of frames delivered to the guest.
     pub given: u64,
-    /// Frames lost in both directions, for any reason.
+    /// Number of frames lost in both directions, for any reason.
     pub lost: u64,
     /// Time of rounds in which at least one frame moved, in nanoseconds.
     pub busy_ns: u64,
@@ -104,7 +104,8 @@ pub fn run(args: &Args) -> Result<()> {
     let mtu = usize::from(MTU);
     let config = AdapterConfig { mtu, receive_batch_frames: RECEIVE_BATCH_FRAMES, ..AdapterConfig::default() };
     config.check().doing("the adapter's configuration")?;
-    // The pinning happens after the port has started its own threads, so that those may run on other processors.
+    // The pinning happens after the port has started its own threads, so that the port's threads may run on other
+    // processors.
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(&[cpu]).doing("choosing a processor")?;
     }
@@ -119,7 +120,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Protects a port as for an untrusted guest. Afterwards this thread, which drives the port, is in the sandbox.
+/// Returns the control of a port that is protected as for an untrusted guest. Also puts the calling thread, which polls
+/// the port, into the sandbox.
 fn protected(config: &AdapterConfig) -> Result<Arc<PortControl>> {
     let security = PortSecurity {
         mac_addresses: vec![GUEST_MAC],
@@ -192,8 +194,8 @@ impl<'a> Meter<'a> {
         Ok(())
     }
 
-    /// Returns the number of frames that the adapter took from the host or gave to the host. A frame dropped for lack
-    /// of room does not count.
+    /// Returns the number of frames that the adapter took from the host or delivered to the host. A frame dropped for
+    /// lack of room does not count.
     fn moved(&self) -> u64 {
         let queues = self.control.queues().iter();
         queues.map(|queue| queue.transmit.host_frames.get() + queue.receive.frames_out.get()).sum()

@@ -9,7 +9,7 @@ use strum::{IntoStaticStr, VariantArray};
 const NEAR_NS_MAX: f64 = 120.0;
 /// Maximum one-way latency of a cache line between two caches of one chip, in nanoseconds.
 const MID_NS_MAX: f64 = 450.0;
-/// Duration of one probe.
+/// Duration of one measurement of the latency.
 const PROBE: Duration = Duration::from_millis(50);
 
 /// The placement of two processors during a sample, from the one-way latency of a cache line before and after the
@@ -37,7 +37,7 @@ impl Placement {
         }
     }
 
-    /// Probes two processors, which must be otherwise idle.
+    /// Measures the placement of two processors, which must be otherwise idle.
     ///
     /// # Errors
     /// Returns an error if a processor cannot be used.
@@ -45,7 +45,7 @@ impl Placement {
         line_distance_ns(cpu_a, cpu_b, PROBE).map(Self::of).doing("measuring the distance of the processors")
     }
 
-    /// Combines the probe before a sample with the probe after the sample.
+    /// Combines the placement measured before a sample with the placement measured after the sample.
     #[must_use]
     pub fn and(self, after: Self) -> Self {
         if self == after { self } else { Self::Mixed }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Memory of one testpmd in MiB, for its 2-KiB buffers and for DPDK itself.
 pub const MEMORY_MIB: u64 = 256;
-/// Number of buffers of one testpmd, many more than in a ring, as in a switch.
+/// Number of buffers of one testpmd, many more than a ring has entries, as in a virtual switch.
 const BUFFERS: u32 = 32_768;
 /// Number of the backend's processor.
 const BACKEND_CPU: usize = 0;
@@ -26,9 +26,9 @@ const GUEST_CPU: usize = 1;
 const WARM_UP: Duration = Duration::from_millis(700);
 /// Number of turns of each side per round.
 const TURNS: usize = 15;
-/// Time of a turn before the count begins.
+/// Time from the start of a turn until its packets are counted.
 const TURN_WARM_UP: Duration = Duration::from_millis(50);
-/// Counted time of a turn.
+/// Time of a turn in which packets are counted.
 const TURN: Duration = Duration::from_millis(100);
 /// Number of bursts that start a loop: 8 bursts of 32 packets fill a ring.
 const LOOP_BURSTS: u32 = 8;
@@ -63,7 +63,7 @@ pub struct Sample {
     /// Busy time of the backend per packet, in nanoseconds.
     ///
     /// DPDK counts the cycles of bursts with received packets. As a generator, DPDK counts all bursts, including bursts
-    /// without room. offramp counts rounds in which at least one frame moved.
+    /// for which the ring has no room. offramp counts rounds in which at least one frame moved.
     pub busy_ns: f64,
     /// Placement of the two processors.
     pub placement: Placement,
@@ -198,8 +198,8 @@ impl Bench {
         Ok(Sample { mpps, busy_ns, placement })
     }
 
-    /// Starts each of two versions once, and takes samples of them in turn. While one version runs, the other one is
-    /// stopped.
+    /// Starts each of two versions once, and takes samples of the two versions in turn. While one version runs, the
+    /// other version is stopped.
     ///
     /// # Errors
     /// Returns an error if a program does not start or continue, or if no packet moves.
@@ -250,7 +250,7 @@ impl Bench {
     }
 
     fn remove_socket(&self) {
-        // The removal fails if the file does not exist, and then nothing needs to be removed.
+        // The removal fails if the socket does not exist, and this failure is harmless.
         let _ = std::fs::remove_file(self.socket());
     }
 

@@ -11,9 +11,9 @@ use rand::rngs::SmallRng;
 const FRAME_ALIGN: usize = 64;
 /// Number of frames accepted at a time, more than the segments of a 64-KiB super-frame at MSS 1448.
 const ROOM: usize = 64;
-/// Number of the generator's buffers, sent in turn, equal to a burst of testpmd.
+/// Number of the generator's buffers, equal to testpmd's burst. The generator sends the buffers in rotation.
 const GENERATED_BUFFERS: usize = 32;
-/// Number of bytes of a generated frame that are written each time, as testpmd writes its headers.
+/// Number of bytes that are written anew for each generated frame, as testpmd writes the headers of each frame.
 const GENERATED_HEAD_LEN: usize = frames::UDP_HEADERS_LEN;
 /// A wire that discards every frame. The same buffers are reused for all frames.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl WirePort for Discard {
     }
 }
 
-/// A wire that generates UDP frames without end, and discards the frames of the other direction.
+/// A wire that generates UDP frames for the guest without end, and discards the guest's frames.
 #[derive(Debug)]
 pub struct Generate {
     swallow: Discard,
@@ -112,7 +112,7 @@ impl WirePort for Generate {
     }
 
     fn arrivals(&self, skip: usize, _until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
-        // The frames never end, so that announcing one batch at a time suffices.
+        // The generator always has a next frame, so it is sufficient to announce one batch at a time.
         let new = GENERATED_BUFFERS.saturating_sub(skip);
         (0..new).for_each(|_| note(Arrival { at_ns: 0, len: self.template.len() }));
         u32::MAX

@@ -27,7 +27,7 @@ const FRAME_LEN_MIN: usize = 60;
 const TRAILER: [u8; 6] = [0x12, 0x34, 0xa0, 0x5a, 0x88, 0xfb];
 /// Number of frames in a [`Train::Long`]. With the usual payload, these frames exceed 64 KiB together.
 const TRAIN_LONG_FRAMES: u16 = 60;
-/// Length of the headers between the outer UDP header and the inner packet, in bytes: a VXLAN header (RFC 7348).
+/// Length in bytes of the header between the outer UDP header and the inner packet: a VXLAN header (RFC 7348).
 const DEEP_LEN: usize = 8;
 
 /// TCP options of every frame of a case.
@@ -193,7 +193,7 @@ pub struct Case {
     /// True if the vnet header declares only the Ethernet header contiguous. The other headers can then lie in other
     /// pages.
     pub scattered: bool,
-    /// The way to send the frames.
+    /// The method by which the frames are sent.
     pub way: Way,
     /// The frames to send.
     pub load: Load,
@@ -282,7 +282,7 @@ impl Case {
             identity,
             station: if is_of_socket { Station::Group } else { Station::Nobody },
             class: 0,
-            // Multicast datagrams of a socket must stay on the link.
+            // A socket sends its datagrams to a multicast group. A hop limit of 1 keeps these datagrams on the link.
             hops: if is_of_socket { 1 } else { 64 },
             ip_id: self.ip_id,
             ip_options: self.ip_options,
@@ -338,7 +338,7 @@ impl Case {
         (vec![self.sent(headers, bytes, Some(segmentation))], expected)
     }
 
-    /// Returns the TCP flags set only on the last segment.
+    /// Returns the TCP flags that only the last segment has.
     fn last_flags(&self) -> u8 {
         (if self.push { PSH } else { 0 }) | if self.fin { FIN } else { 0 }
     }
@@ -457,7 +457,7 @@ impl Case {
 
 /// Timestamp of a case's first frame.
 const FIRST_TIMESTAMP: u32 = 0x0070_0001;
-/// Identity for headers whose addresses are not used.
+/// Identity for headers whose addresses nobody reads.
 const NOBODY: Identity = Identity { run: 0, case: 0 };
 
 /// Builds a frame whose checksum is absent or wrong.
@@ -487,7 +487,8 @@ fn checksum_of(headers: &Headers, frame: &[u8]) -> [u8; 2] {
     [frame[at], frame[at + 1]]
 }
 
-/// Generator of payload from a seed, so that no two places of a run have the same bytes.
+/// Generator of pseudo-random payload from a seed. The payloads of different cases, and of different positions in a
+/// case, differ.
 pub(crate) struct Bytes {
     state: u64,
 }

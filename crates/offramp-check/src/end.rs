@@ -27,7 +27,8 @@ use crate::steering::Steering;
 
 /// Directory of the namespaces made by `ip netns`.
 const NAMESPACES: &str = "/run/netns";
-/// Size of the kernel's capture buffer in bytes, for a batch of super-frames received as small frames.
+/// Size of the kernel's capture buffer in bytes, large enough for a batch of super-frames that are received as small
+/// frames.
 const BUFFER_LEN: usize = 64 << 20;
 /// Maximum length of a captured frame in bytes. The length exceeds the maximum aggregate, so that a too long aggregate
 /// is captured whole.
@@ -49,12 +50,12 @@ pub(crate) const COALESCES_UDP: &str = "rx-udp-gro-forwarding";
 /// A frame to send, with its offload requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The way to send the frame.
+    /// The method by which the frame is sent.
     pub way: Way,
     /// Bytes of the frame.
     pub bytes: Vec<u8>,
-    /// The requests as an adapter would report them: a partial checksum, a segmentation, and the number of contiguous
-    /// bytes.
+    /// The frame's offload requests, in the format of an adapter's metadata: a partial checksum, a segmentation, and
+    /// the number of contiguous bytes.
     pub meta: RxMeta,
 }
 
@@ -85,8 +86,8 @@ pub enum Offered {
     Fixed,
     /// The feature is fixed off, or does not exist.
     No,
-    /// The feature can be switched, but its output is not visible: a packet socket of this kernel cannot deliver it. An
-    /// example is UDP super-frames before Linux 6.2.
+    /// The feature can be switched, but a packet socket of this kernel cannot deliver the feature's output. An example
+    /// is UDP super-frames before Linux 6.2.
     Unseen,
 }
 
@@ -98,10 +99,10 @@ pub trait End {
     /// Returns the state of a feature, named as in ethtool.
     fn offered(&self, feature: &str) -> Offered;
 
-    /// Switches these features. All other features get their recorded state.
+    /// Switches these features. Sets all other features to the state recorded before the check.
     ///
     /// # Errors
-    /// Returns an error if the interface no longer exists, may not be changed, or has no carrier afterwards.
+    /// Returns an error if the interface no longer exists, may not be changed, or has no carrier after the change.
     fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError>;
 
     /// Returns whether a feature was on after the last [`End::apply`].
@@ -113,7 +114,7 @@ pub trait End {
     /// Returns an error if the interface no longer exists.
     fn send(&mut self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError>;
 
-    /// Returns the next captured frame, or `None` if none is received within `wait`.
+    /// Returns the next captured frame, or `None` if no frame is received within `wait`.
     ///
     /// # Errors
     /// Returns an error if the interface no longer exists.
@@ -127,8 +128,8 @@ pub trait End {
         Ok(Steering::NotOffered)
     }
 
-    /// Returns the next frame of a check with its receive queue, or `None` if none is received within `wait`. The first
-    /// call starts the capture, and the next [`End::apply`] ends it.
+    /// Returns the next frame of a check with its receive queue, or `None` if no frame is received within `wait`. The
+    /// first call starts the capture of receive queues, and the next [`End::apply`] ends this capture.
     ///
     /// # Errors
     /// Returns an error if the interface no longer exists.
@@ -154,7 +155,7 @@ pub trait End {
         format!("{shell_prefix}ethtool -K {interface} {}", off.join(" "))
     }
 
-    /// Restores every setting. Returns a phrase for each feature that still differs.
+    /// Restores every setting. Returns a phrase for each feature that still differs from its state before the check.
     ///
     /// # Errors
     /// Returns an error if a setting could not be restored.
@@ -170,13 +171,13 @@ pub struct LocalEnd {
     queue: PacketQueue,
     guard: Option<Guard>,
     features: Features,
-    /// Attached while frames are sent as [`Way::TagInSkb`].
+    /// The BPF program that moves tags into metadata, attached while frames are sent as [`Way::TagInSkb`].
     tags: Option<TagsInSkb>,
-    /// Open while the check captures receive queues.
+    /// The capture of frames with their receive queues, open only while the check needs receive queues.
     arrivals: Option<RxQueues>,
 }
 
-/// Splits `NS/IF` into the file of the namespace and the interface. NS is a path, or a name used with `ip netns`.
+/// Splits `NS/IF` into the namespace's file and the interface's name. NS is a path, or a name used with `ip netns`.
 fn split_name(name: &str) -> (Option<PathBuf>, &str) {
     match name.rsplit_once('/') {
         None => (None, name),
@@ -279,7 +280,7 @@ impl LocalEnd {
             if state.has_carrier {
                 return Ok(());
             }
-            // A reset by the driver only removes the carrier, whereas a user takes the interface down.
+            // If the interface is down, a user has set it down, because a driver's reset only removes the carrier.
             if !state.is_up || begun.elapsed() > SETTLE_MAX {
                 return Err(CheckError::WentDown(self.description.name.clone()));
             }
@@ -295,7 +296,7 @@ impl LocalEnd {
         }
     }
 
-    /// Moves the tags of outgoing frames into the frames' metadata if `is_wanted`, else leaves them in the frames.
+    /// Moves the tags of outgoing frames into the frames' metadata if `is_wanted`, else leaves the tags in the frames.
     fn move_tags(&mut self, is_wanted: bool) -> std::io::Result<()> {
         if is_wanted != self.tags.is_some() {
             let attach = || TagsInSkb::attach(&self.description.interface, DESTINATION);
@@ -304,7 +305,7 @@ impl LocalEnd {
         Ok(())
     }
 
-    /// Sends the payload of a frame through a UDP socket, which builds the same frame again.
+    /// Sends the payload of a frame through a UDP socket. The kernel then builds the frame's headers.
     fn send_by_socket(&self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
         let Some((from, to, payload)) = datagrams_of(&frame.bytes) else { return Ok(Err(Errno::EINVAL as i32)) };
         let size = frame.meta.segmentation.map(|segmentation| segmentation.size);
@@ -328,7 +329,7 @@ impl LocalEnd {
                     let meta = RxMeta { checksum, segmentation: frame.request().segmentation, ..RxMeta::default() };
                     return Ok(Some(Captured { bytes: frame.bytes().to_vec(), meta }));
                 }
-                // A frame refused by this socket does not belong to the check.
+                // Frames that this socket refuses do not belong to the check.
                 Err(error) => self.gone(error).map_or(Ok(()), Err)?,
             }
         }

@@ -5,7 +5,8 @@ use std::io;
 use offramp_ports::packet::PacketError;
 use offramp_testbed::error::TestbedError;
 
-/// The reason why a check could not be run or undone. Each error is one line with the fault, the place and the remedy.
+/// The reason why a check could not be run, or why a setting could not be restored. Each error is one line with the
+/// fault, the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// The settings of an interface could not be changed or restored.
@@ -14,7 +15,7 @@ pub enum CheckError {
     /// Frames cannot be sent or captured on an interface.
     #[error(transparent)]
     Packet(#[from] PacketError),
-    /// The system refused any other call.
+    /// The system refused a call that no other variant covers.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The namespace does not exist.
@@ -46,14 +47,14 @@ pub enum CheckError {
         /// Present MTU, in IP bytes.
         now: u32,
     },
-    /// The MTU is too small for every check.
+    /// The interface's MTU is too small for any check.
     #[error("interface \"{interface}\" has an MTU of {mtu} bytes; a check needs {least}")]
     MtuTooSmall {
         /// Name of the interface.
         interface: String,
         /// MTU of the interface.
         mtu: u32,
-        /// Minimum MTU of a check.
+        /// Minimum MTU of a check, in IP bytes.
         least: u32,
     },
     /// No frame was received, so there is no verdict.
@@ -78,12 +79,12 @@ pub enum CheckError {
         /// Name of the receiving interface.
         to: String,
     },
-    /// The other machine violated the protocol or failed.
+    /// The other machine violated the protocol, or the check failed on the other machine.
     #[error("peer {peer}: {reason}")]
     Peer {
         /// Name of the other machine.
         peer: String,
-        /// Fault of the other machine.
+        /// Description of the violation or failure.
         reason: String,
     },
     /// The daemon does not answer, or has no such pair of ports.
@@ -92,7 +93,7 @@ pub enum CheckError {
     /// A client violated the server's protocol.
     #[error("{0}")]
     Client(String),
-    /// No offload has this name.
+    /// No offload has the requested name.
     #[error("no offload \"{name}\"; there are: {known}")]
     UnknownOffload {
         /// The requested name.

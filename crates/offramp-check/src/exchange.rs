@@ -18,16 +18,16 @@ use crate::packet::{Captured, Identity, Way};
 const BATCH_FRAMES_MAX: usize = 512;
 /// Maximum number of bytes in a batch of several cases.
 const BATCH_BYTES_MAX: usize = 512 << 10;
-/// Maximum number of parts of a batch. After losses, batches are split, because the capture's buffer may be small
-/// (`net.core.rmem_max`).
+/// Maximum number of parts into which a batch is split. Batches are split after losses, because the capture's buffer
+/// may be small (`net.core.rmem_max`).
 const BATCH_PARTS_MAX: usize = 16;
-/// Maximum wait for the next frame of a batch, used on an unknown path.
+/// Maximum wait for the next frame of a batch, used before the path's delay is known.
 pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(250);
-/// Minimum wait for the next frame on a fast path. A processor can be busy for this time.
+/// Minimum wait for the next frame, even on a fast path. A processor can be busy with other work for this time.
 const PATIENCE_MIN: Duration = Duration::from_millis(50);
 /// Wait for the next frame, as a multiple of the first frame's delay.
 const PATIENCE_FACTOR: u32 = 50;
-/// Wait if only frames with a wrong checksum are missing, because the path may drop those.
+/// Wait if only frames with a wrong checksum are missing, because the path may drop frames with a wrong checksum.
 const BAD_PATIENCE: Duration = Duration::from_millis(30);
 /// EtherType for experiments (IEEE 802, 9.2.3).
 const EXPERIMENTS: u16 = 0x88b5;
@@ -37,8 +37,8 @@ const ETHERNET_LEN_MIN: usize = 60;
 const LINGER: Duration = Duration::from_millis(1);
 /// Maximum number of attempts for a case with missing frames. Other traffic may have displaced the missing frames.
 const ATTEMPTS_MAX: u32 = 6;
-/// Number of rounds with a received plain frame and a missing probe, after which the path counts as dropping the
-/// probe's kind. The number of rounds is chosen, not derived.
+/// Number of rounds with a received plain frame and a missing probe, after which the path is considered to drop the
+/// probe's kind of frame. The number is chosen, not derived.
 const PROBE_ROUNDS: usize = 3;
 /// Milliseconds before each round of a probe. The pauses are chosen, because other traffic may fill a queue for a
 /// while.
@@ -55,7 +55,7 @@ pub(crate) enum Outcome {
     Wrong(Box<Wrong>),
 }
 
-/// The result of one attempt to send a case.
+/// One attempt to send a case, and its outcome.
 struct Attempt {
     /// The case, with its number set.
     case: Case,
@@ -80,7 +80,7 @@ pub(crate) struct Outcomes {
     pub coalesced: usize,
     pub refused: Vec<i32>,
     pub wrong: Vec<(Case, Wrong)>,
-    /// Number of cases with missing frames at first, but right on a further attempt.
+    /// Number of cases whose first attempt had missing frames and whose further attempt was right.
     pub lost: usize,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Exchange<'a> {
     pub receiver: &'a mut dyn End,
     pub addressing: Addressing,
     pub run: u16,
-    /// Number of the next new case.
+    /// Number for the next case without a number.
     pub next_case: &'a mut u16,
     pub stop: &'a AtomicBool,
     /// Maximum wait for the next frame of a batch.
@@ -107,7 +107,7 @@ pub(crate) struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Sends cases until all are sent, or `wrong_max` cases are wrong.
+    /// Sends cases until all cases are sent, or `wrong_max` cases are wrong.
     pub(crate) fn all(&mut self, cases: &[Case], allowed: Allowed, wrong_max: usize) -> Result<Outcomes, CheckError> {
         let mut outcomes = Outcomes::default();
         let mut rest = cases;
@@ -189,10 +189,11 @@ impl Exchange<'_> {
         let (refused, mut captured, _) = self.send(&batch)?;
         let judge = |(identity, built): (Identity, Built)| {
             let frames = captured.remove(&identity.case).unwrap_or_default();
-            // The fault may depend on these bytes, so that a repeat must use the same number.
+            // A fault may depend on the case's bytes, which are derived from its number. A repeat must therefore use
+            // the same number.
             let case = Case { number: Some(identity.case), ..built.case };
             let is_coalesced = frames.iter().any(|frame| frame.meta.segmentation.is_some());
-            // A socket sets its own IPv4 IDs.
+            // A UDP socket chooses the IPv4 IDs itself.
             let allowed = Allowed { any_id: allowed.any_id || built.case.way == Way::UdpSocket, ..allowed };
             let outcome = match refused.get(&identity.case) {
                 Some(errno) => Outcome::Refused(*errno),
@@ -266,7 +267,7 @@ impl Exchange<'_> {
         Ok(outcomes)
     }
 
-    /// Derives the patience for later cases from the delay of the first case.
+    /// Derives the wait for frames of later cases from the delay of the first case.
     pub(crate) fn learn_patience(&mut self, took: Duration) {
         self.patience = (took * PATIENCE_FACTOR).clamp(PATIENCE_MIN, PATIENCE_MAX);
     }
@@ -299,8 +300,8 @@ impl Exchange<'_> {
         Ok(is_right.then(|| last - begun))
     }
 
-    /// Sends a batch, and captures until all frames are received or the patience is exhausted. Returns the refusals and
-    /// the captured frames by case, and the time of the last frame.
+    /// Sends a batch, and captures until all frames are received or no frame is received within the patience. Returns
+    /// the kernel's refusals and the captured frames by case, and the time of the last frame.
     fn send(&mut self, batch: &[(Identity, Built)]) -> Result<Sending, CheckError> {
         let mut capture = Capture::new(batch, self.run, self.patience);
         let mut refused = BTreeMap::new();
@@ -312,7 +313,7 @@ impl Exchange<'_> {
                     break;
                 }
             }
-            // Received frames are read now, so that they do not fill the capture's buffer.
+            // Received frames are read between two sends, so that they do not fill the capture's buffer.
             while let Some(frame) = self.receiver.receive(Duration::ZERO)? {
                 capture.take(frame);
             }
@@ -335,7 +336,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Refusals and captured frames by case, and the time of the last captured frame.
+/// The kernel's error numbers and the captured frames by case number, and the time of the last captured frame.
 type Sending = (BTreeMap<u16, i32>, oracle::ByCase, Instant);
 
 /// The captured frames of a batch.
@@ -391,8 +392,8 @@ impl Capture {
         Some(patience.saturating_sub(self.last.elapsed()))
     }
 
-    /// Returns whether `LINGER` has elapsed since the last frame of the batch. Other traffic could otherwise keep the
-    /// capture busy.
+    /// Returns whether `LINGER` has elapsed since the last frame of the batch. Frames of other traffic do not extend
+    /// this time.
     fn lingered(&self) -> bool {
         self.last.elapsed() > LINGER
     }

@@ -1,8 +1,8 @@
 //! Compares captured frames with the expected frames, byte by byte. A difference is the first differing field, with the
 //! name of a fault.
 //!
-//! An interface can deliver super-frames and partial checksums, with metadata for their completion. The oracle first
-//! completes super-frames and partial checksums, so that it compares only wire frames.
+//! An interface can deliver super-frames, and frames with partial checksums. The oracle first segments super-frames and
+//! computes partial checksums by the metadata, so that it compares only wire frames.
 
 mod fields;
 
@@ -25,7 +25,7 @@ const PACKET_LEN_MAX: usize = 65_535;
 /// Kind of TCP's timestamps option (RFC 7323).
 const TIMESTAMPS: u8 = 8;
 
-/// A difference between expected and arrived frames.
+/// A difference between expected and captured frames.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
     pub fault: Fault,
@@ -39,7 +39,7 @@ pub(crate) struct Difference {
 #[derive(Clone, Debug)]
 struct Wire {
     bytes: Vec<u8>,
-    /// True if the interface marked the checksum as good.
+    /// True if the interface's metadata marks the checksum as good.
     is_marked: bool,
     /// True if the frame is a segment of a super-frame.
     of_aggregate: bool,
@@ -95,7 +95,8 @@ fn complete(captured: &Captured) -> Result<Vec<Wire>, Difference> {
 }
 
 /// Refuses a super-frame that exceeds a packet's maximum length, or has a wrong length or checksum in its IP header.
-/// The receiver reads the IP header of the super-frame, but the derived segments no longer show the error.
+/// The receiver's stack reads the super-frame's IP header, but the segments made from the super-frame have new IP
+/// headers without the error.
 fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
     let Some(Segmentation { kind, size, .. }) = captured.meta.segmentation else { return Ok(()) };
     let Ok(start) = link_header_len(&captured.bytes) else { return Ok(()) };
@@ -157,7 +158,7 @@ impl<'a> Comparison<'a> {
         comparison
     }
 
-    /// Finds an equal captured frame for each expected frame, usually at the same place.
+    /// Finds an equal captured frame for each expected frame, usually at the same position.
     fn match_equal(&mut self) {
         let mut next = 0;
         for (n, expected) in self.built.expected.iter().enumerate() {
@@ -265,7 +266,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Names the difference if frames are missing and other frames were received instead.
+    /// Names the fault if expected frames are missing and unexpected frames were received.
     fn changed(&self, missing: &[usize], unknown: &[usize]) -> Difference {
         let whole = self.built.sent.iter().find(|sent| sent.request.segmentation.is_some());
         if let Some(&at) =
@@ -368,8 +369,8 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Returns whether the field differs between the frames of the case. An ID or a sequence number that counts up does
-    /// not differ.
+    /// Returns whether the frames of the case have different values of the field. An ID or a sequence number that
+    /// counts up is not a difference.
     fn differs_between_frames(&self, name: Name) -> bool {
         if self.built.sent.len() < 2 {
             return false;
@@ -404,8 +405,8 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Returns whether Linux' GRO delivers the frame before earlier frames of its flow that GRO holds. This applies to a
-/// fragment, and to a UDP datagram with padding or a trailer (`udp_gro_receive_segment`).
+/// Returns whether Linux' GRO delivers the frame before earlier frames of the frame's flow that GRO holds. GRO does so
+/// for a fragment, and for a UDP datagram with padding or a trailer (`udp_gro_receive_segment`).
 fn is_unheld(frame: &[u8]) -> bool {
     Parsed::of(frame).is_some_and(|Parsed { layout, .. }| {
         layout.fragment || layout.transport == Transport::Udp && layout.packet_end < frame.len()

@@ -1,5 +1,5 @@
-//! Frames as fields and as bytes. Checksums are added word by word as in RFC 1071. The code here shares nothing with
-//! the checked code.
+//! Frames as fields and as bytes. Checksums are computed word by word as in RFC 1071. This module shares no code with
+//! the checked adapter.
 
 use offramp_offload::meta::RxMeta;
 
@@ -46,7 +46,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// The way a frame is sent.
+/// The method by which a frame is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// The frame is sent unchanged by a packet socket with a vnet header.
@@ -82,7 +82,7 @@ pub(crate) enum Field {
 /// The case and the run of a frame, encoded in the frame's IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
-    /// Number of the run, so that several runs can be active at the same time.
+    /// Number of the run. The number distinguishes runs that are active at the same time.
     pub run: u16,
     /// Number of the case.
     pub case: u16,
@@ -100,7 +100,7 @@ const GROUPS_V6: [u8; 14] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0x6f, 0x66, 0x72, 0x6
 /// The kind of a frame's destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Station {
-    /// An Ethernet address that no station has.
+    /// An Ethernet address that no host has.
     Nobody,
     /// A multicast group without members. A socket can send to the group without a route and a neighbour.
     Group,

@@ -1,7 +1,7 @@
-//! The other end on another machine: the server of `offramp check --serve`, and its client.
+//! An end of the path on another machine: the server of `offramp check --serve`, and its client.
 //!
-//! The server switches its only interface, sends the client's frames, and returns the captured frames. The server need
-//! not trust its clients:
+//! For its client, the server switches features of one interface, sends frames and returns the captured frames. The
+//! server need not trust its clients:
 //!
 //! - The server opens the interface for one client at a time, and restores every setting when the client has
 //!   disconnected.

@@ -173,13 +173,13 @@ pub(crate) fn path(mtu: usize, depth: Depth) -> Vec<Case> {
     each.into_iter().flat_map(|which| cases(which, mtu, depth)).collect()
 }
 
-/// Returns a frame of each kind with the length of the MTU.
+/// Returns a frame of each kind whose packet is as long as the MTU.
 pub(crate) fn longest(mtu: usize) -> Vec<Case> {
     let of = |ip| filling(Case::new(ip, Protocol::Udp, one(0, Checksum::Complete)), mtu, 0);
     BOTH.into_iter().flat_map(|ip| TAGS.map(|vlan| Case { vlan, ..of(ip) })).collect()
 }
 
-/// Returns a frame one byte longer than the MTU.
+/// Returns a frame whose packet is one byte longer than the MTU.
 pub(crate) fn too_long(mtu: usize) -> Case {
     let case = filling(Case::new(Ip::V4, Protocol::Udp, one(0, Checksum::Complete)), mtu, 0);
     match case.load {
@@ -274,7 +274,7 @@ fn super_frames(ip: Ip, protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Cas
     cases.into_iter().flat_map(|case| TAGS.map(|vlan| Case { vlan, ..case })).collect()
 }
 
-/// Returns super-frames with known difficulties other than lengths.
+/// Returns super-frames that are difficult to segment for reasons other than their lengths.
 fn special_super_frames(plain: &Case, mtu: usize) -> Vec<Case> {
     let timestamps = if plain.protocol == Protocol::Tcp { TcpOptions::Timestamps } else { TcpOptions::None };
     let usual = Case { tcp_options: timestamps, ..*plain };
@@ -291,7 +291,8 @@ fn special_super_frames(plain: &Case, mtu: usize) -> Vec<Case> {
     variants.into_iter().filter_map(|case| super_frame(case, room(&case, mtu), 5, 101)).collect()
 }
 
-/// Returns super-frames whose headers the kernel can build: no tag, no options, and no wrapping IDs.
+/// Returns super-frames that a UDP socket can send. The kernel builds their headers, so the super-frames have no tag,
+/// no options, and no wrapping IDs.
 fn by_socket(ip: Ip, mtu: usize, depth: Depth) -> Vec<Case> {
     let cases = super_frames(ip, Protocol::Udp, mtu, depth).into_iter();
     let plain = cases.filter(|case| case.ip_options == 0 && !case.scattered && case.ip_id == datagram(ip).ip_id);
@@ -317,7 +318,7 @@ fn checksums(mtu: usize, depth: Depth) -> Vec<Case> {
         cases.extend([0, 1].map(|less| filling(plain, mtu, less)));
         cases.push(Case { folds_to_zero: true, load: one(100, Checksum::Asked), ..plain });
         cases.push(Case { ip_options: 2, load: one(101, Checksum::Asked), ..plain });
-        // A complete checksum must stay unchanged, whether right or wrong.
+        // An adapter must not change a complete checksum, whether right or wrong.
         cases.push(Case { load: one(99, Checksum::Complete), ..plain });
         cases.push(Case { load: one(99, Checksum::Wrong), ..plain });
         cases.push(Case { load: one(98, Checksum::WrongPayload), ..plain });
@@ -376,13 +377,13 @@ fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
         let plain = Case { tcp_options, ..Case::new(ip, protocol, one(0, Checksum::Asked)) };
         let counts = if depth == Depth::Full { &SEGMENTS[..] } else { &SEGMENTS_QUICK };
         // All segments are equal, without PSH. Between two namespaces of one machine, the last segment still belongs to
-        // the sender's socket, so Linux' GRO assigns it to another flow. With PSH, that segment would end its flow and
-        // overtake the others.
+        // the sender's socket, so Linux' GRO assigns the last segment to another flow. With PSH, the last segment would
+        // end that flow and overtake the other segments.
         let (size, burst) = (room(&plain, mtu), Case { push: false, ..plain });
         cases.extend(counts.iter().filter_map(|count| super_frame(burst, size, *count, size)));
         let len = TRAIN_LEN.min(room(&plain, mtu)) as u16;
         let of_kind = |kind: &Train| {
-            // With more headers, the frame would not need padding.
+            // With TCP options, the frame would be too long to need padding.
             let tcp_options = if *kind == Padded { TcpOptions::None } else { tcp_options };
             Case { tcp_options, load: Load::Train { len, kind: *kind }, ..plain }
         };
@@ -393,7 +394,7 @@ fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
     cases
 }
 
-/// Returns trains without a last frame, so that only a timer ends a receiver's hold.
+/// Returns trains in which no frame ends coalescing, so that the receiver holds the last frame until a timer expires.
 pub(crate) fn endless(protocol: Protocol) -> Vec<Case> {
     let load = Load::Train { len: TRAIN_LEN as u16, kind: Train::Even };
     BOTH.into_iter().map(|ip| Case::new(ip, protocol, load)).collect()

@@ -1,6 +1,6 @@
 //! Finds the kinds of frames that a path does not carry, before the first verdict. Access ports drop tagged frames,
-//! small switches drop jumbo frames, and snooping switches drop multicast. A case dropped because of its kind shows no
-//! fault of an offload.
+//! small switches drop jumbo frames, and snooping switches drop multicast. A path that drops a case because of its kind
+//! of frame shows no fault of an offload.
 
 use crate::case::{Case, Load, Train};
 use crate::error::CheckError;
@@ -87,7 +87,8 @@ impl Reach {
             let lost: Vec<bool> = outcomes[..vlans.len()].iter().map(Option::as_ref).map(is_without_tag).collect();
             for (n, vlan) in plan::VLANS.into_iter().map(plan::vlan_of).enumerate() {
                 obstacles.extend(vlans[n].then_some(Obstacle::Vlan(vlan)));
-                // If every tag is removed, an interface is at fault, and the check judges that fault.
+                // A path that removes the tags of every VLAN has no native VLAN. In this case, an interface is at
+                // fault, and the check reports the fault.
                 let is_native = lost[n] && lost.iter().any(|is_lost| !is_lost);
                 obstacles.extend(is_native.then_some(Obstacle::NativeVlan(vlan)));
             }
@@ -108,17 +109,17 @@ impl Reach {
         Ok(Self { obstacles, longest })
     }
 
-    /// Returns the cause if the path carries no tagged frame.
+    /// Returns a text with the cause if the path carries no tagged frame.
     pub(crate) fn without_tags(&self) -> Option<String> {
         self.obstacles.contains(&Obstacle::Tags).then(|| Obstacle::Tags.text())
     }
 
-    /// Returns the cause if the path does not carry one IP version.
+    /// Returns a text with the cause if the path carries only one IP version.
     pub(crate) fn without_a_version(&self) -> Option<String> {
         self.obstacles.iter().find(|obstacle| matches!(obstacle, Obstacle::Ip(_))).map(|obstacle| obstacle.text())
     }
 
-    /// Returns the cases carried by the path, and the causes that exclude other cases.
+    /// Returns the cases that the path carries, and texts with the causes that exclude the other cases.
     pub(crate) fn passable(&self, cases: Vec<Case>) -> (Vec<Case>, Vec<String>) {
         let is_effective = |obstacle: &&Obstacle| cases.iter().any(|case| obstacle.stops(case));
         let causes = self.obstacles.iter().filter(is_effective).map(|obstacle| obstacle.text()).collect();
@@ -140,8 +141,8 @@ fn is_without_tag(outcome: Option<&Outcome>) -> bool {
     matches!(outcome, Some(Outcome::Wrong(wrong)) if wrong.difference.fault == Fault::VlanTagLost)
 }
 
-/// Searches for the longest packet that passes, below `mtu`. Returns `None` if not even the shortest tested packet
-/// passes.
+/// Returns the length of the longest packet below `mtu` that passes. Returns `None` if not even the shortest tested
+/// packet passes.
 fn longest_packet(exchange: &mut Exchange<'_>, mtu: usize) -> Result<Option<usize>, CheckError> {
     let (mut passes, mut dropped) = (None, mtu);
     let mut least = plan::LONG_MIN;

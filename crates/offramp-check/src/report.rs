@@ -162,7 +162,7 @@ pub fn details(finding: &Finding) -> Vec<String> {
     ]
 }
 
-/// Text of the blame for a wrong receive queue.
+/// Text of the report on the side at fault, if the receive queue is wrong.
 const OF_QUEUE: &str = "the receiver; its adapter or driver alone chooses the queue";
 
 fn blame(blame: Blame) -> &'static str {

@@ -25,9 +25,9 @@ const FLOWS_QUICK: usize = 64;
 const FLOWS_FULL: usize = 512;
 /// Number of frames sent before the receiver's captures are fetched.
 const BATCH: usize = 64;
-/// Maximum number of attempts to send a lost frame. Other traffic may have displaced the frame.
+/// Maximum number of attempts to send a frame. Other traffic may have displaced a frame that was not received.
 const ATTEMPTS_MAX: usize = 6;
-/// Length of both ports in bytes.
+/// Length of source port and destination port together, in bytes.
 const PORTS_LEN: usize = 4;
 
 /// A flow that consists of one frame.
@@ -81,7 +81,7 @@ impl Flow {
 pub(crate) struct Judged {
     pub verdict: Verdict,
     pub cases: usize,
-    /// Number of frames received only on a further attempt.
+    /// Number of frames that were not received on the first attempt.
     pub lost: usize,
 }
 
@@ -129,10 +129,10 @@ fn flows(exchange: &Exchange<'_>, hashed: &[Hashed; 4], depth: Depth) -> Vec<Flo
 }
 
 impl Exchange<'_> {
-    /// Sends a frame of each flow, and repeats missing frames. Returns the number of frames lost on the first attempt.
-    /// The inner error is the error number of the kernel's refusal.
+    /// Sends a frame of each flow, and sends missing frames again. Returns the number of frames lost on the first
+    /// attempt. The inner error is the error number of the kernel's refusal.
     fn send_flows(&mut self, flows: &mut [Flow]) -> Result<Result<usize, i32>, CheckError> {
-        // The first call starts the capture.
+        // The first call of `arrival` starts the capture.
         while self.receiver.arrival(Duration::ZERO)?.is_some() {}
         let mut lost = 0;
         for attempt in 0..ATTEMPTS_MAX {
@@ -155,7 +155,8 @@ impl Exchange<'_> {
         Ok(Ok(lost))
     }
 
-    /// Fetches the captured frames of these flows until all are received, or none is received within the patience.
+    /// Fetches the captured frames of these flows until all frames are fetched, or no frame is received within the
+    /// patience.
     fn fetch(&mut self, flows: &mut [&mut Flow]) -> Result<(), CheckError> {
         let mut last = Instant::now();
         while flows.iter().any(|flow| flow.place == Place::Missing) && last.elapsed() < self.patience {
@@ -186,7 +187,8 @@ impl Rule<'_> {
         self.hash_of(flow) as usize & (self.table.len() - 1)
     }
 
-    /// Returns whether a flow was received on its queue, or on an unrecorded queue.
+    /// Returns whether a flow's frame was received on the queue that the rule selects, or on a queue that the driver
+    /// did not record.
     fn is_right(&self, flow: &Flow) -> bool {
         match flow.place {
             Place::Missing => false,
@@ -220,12 +222,13 @@ impl Rule<'_> {
         }
     }
 
-    /// Names the fault. An alternative rule that explains all observed queues determines the name.
+    /// Names the fault by the first alternative rule that explains all observed queues.
     fn name(&self, flows: &[Flow]) -> Fault {
         let all_right = |rule: &Self| rule.first_wrong(flows).is_none();
         let swapped: Vec<u8> = self.hash.key().chunks(4).flat_map(|word| word.iter().rev().copied()).collect();
         let key = swapped.first_chunk().expect("as long as the key");
-        // Each kind is tested separately, because the fields of one kind may be right.
+        // Each kind of packet is tested separately, because the hashed fields may be right for one kind and wrong for
+        // another.
         let fits_other_fields = |kind: usize| {
             let others = [Hashed::Addresses, Hashed::AddressesAndPorts].map(|fields| [fields; 4]);
             let rules = others.map(|hashed| Self { hash: self.hash.clone(), table: self.table, hashed });

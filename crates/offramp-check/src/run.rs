@@ -19,17 +19,18 @@ use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Ver
 
 /// Number of wrong cases after which the check of an offload ends.
 const WRONG_MAX: usize = 3;
-/// Maximum number of attempts until a first frame is received. Switches may still learn, and links may not be up yet.
+/// Maximum number of attempts until a first frame is received. Switches may still learn addresses, and links may not be
+/// up yet.
 const PROBES_MAX: usize = 8;
 /// Name of the feature for Linux' own coalescing.
 const GRO: &str = "rx-gro";
 /// Name of the feature that allows any IPv4 ID in segments.
 const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
-/// The reason why an offload is not reachable if the kernel cannot deliver its output.
+/// Reason in [`Verdict::NotReachable`] if the kernel cannot deliver an offload's output to a packet socket.
 const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced UDP (Linux 6.2 or later can)";
 
-/// The reason why there is no verdict on a lossy path.
+/// Reason in [`Verdict::NotTested`] if the path loses frames.
 const LOSSY: &str =
     "frames are missing, but the path also loses frames with every offload off; check again under less load";
 
@@ -181,7 +182,7 @@ struct Direction<'a> {
     exchange: Exchange<'a>,
     config: &'a Config,
     rows: Vec<Row>,
-    /// The last setting applied.
+    /// The setting applied last, or `None` if a setting must be applied anew.
     setting: Option<Setting>,
     /// The kinds of frames carried by the path.
     reach: Reach,
@@ -218,7 +219,7 @@ impl Direction<'_> {
             progress(&format!("{way}: {RSS}"));
             self.apply(&Setting::default())?;
             let Judged { mut verdict, cases, lost } = rss::judge(&mut self.exchange, self.config.depth)?;
-            // The next setting must be applied anew, because it ends the capture of receive queues.
+            // The next setting must be applied anew, because only [`End::apply`] ends the capture of receive queues.
             self.setting = None;
             let is_missing = matches!(&verdict, Verdict::Wrong(finding) if finding.fault == Fault::FrameMissing);
             if let Some(why) = self.reach.without_a_version().filter(|_| is_missing) {
@@ -265,7 +266,7 @@ impl Direction<'_> {
         Err(CheckError::NothingArrives { from: name(self.exchange.sender), to: name(self.exchange.receiver) })
     }
 
-    /// Switches both ends if the setting differs from the last one.
+    /// Switches both ends if the setting differs from the setting applied last.
     fn apply(&mut self, setting: &Setting) -> Result<(), CheckError> {
         if self.setting.as_ref() == Some(setting) {
             return Ok(());
@@ -321,7 +322,7 @@ impl Direction<'_> {
         Ok(Row { cases: sent, coalesced, lost, left_out, ..self.row(name, interface, features, verdict) })
     }
 
-    /// Returns the features of the setting that are really on.
+    /// Returns the features of the setting that are on, as read back from the ends.
     fn features_on(&self, setting: &Setting) -> Vec<&'static str> {
         let of = |end: &dyn End, features: &[&'static str]| {
             features.iter().copied().filter(|feature| end.is_on(feature)).collect::<Vec<_>>()
@@ -329,7 +330,7 @@ impl Direction<'_> {
         [of(self.exchange.sender, &setting.transmit), of(self.exchange.receiver, &setting.receive)].concat()
     }
 
-    /// Checks one offload alone, at the end that has the offload.
+    /// Checks one offload alone, on the sender for a transmit offload or on the receiver for a receive offload.
     fn offload(&mut self, offload: &Offload, mtu: usize) -> Result<Row, CheckError> {
         let end: &dyn End = match offload.side {
             Side::Transmit => self.exchange.sender,
@@ -369,8 +370,8 @@ impl Direction<'_> {
         Ok(row)
     }
 
-    /// Returns the reason why cases cannot be sent here, or `None` if they can. Only cases that need more than a packet
-    /// socket can have a reason.
+    /// Returns the reason why the sender cannot send these cases, or `None` if it can. Only cases that need more than a
+    /// packet socket can have a reason.
     fn unreachable(&mut self, cases: Cases) -> Result<Option<String>, CheckError> {
         let (probe, refuser) = match cases {
             Cases::Socket(_) if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen => {
@@ -388,12 +389,12 @@ impl Direction<'_> {
         let allowed = self.allowed();
         Ok(match self.exchange.one(&probe, allowed)? {
             Outcome::Refused(errno) => Some(format!("{refuser} ({})", nix::errno::Errno::from_raw(errno).desc())),
-            // If frames are wrong, the offload's own cases show the fault.
+            // If this case is wrong, the cases of the offload will show the fault.
             Outcome::Right | Outcome::Wrong(_) => None,
         })
     }
 
-    /// Checks the MTU: frames of this length must be received, and the kernel must refuse a longer frame.
+    /// Checks the MTU: packets as long as the MTU must be received, and the kernel must refuse a longer packet.
     fn frames_of_the_mtu(&mut self, interface: &str) -> Result<Row, CheckError> {
         let [own, other] = [&*self.exchange.sender, &*self.exchange.receiver].map(|end| end.description().mtu as usize);
         if own != other {
@@ -416,7 +417,8 @@ impl Direction<'_> {
         Ok(row)
     }
 
-    /// Reports that the two ends of a link have different MTUs. The sender's longest frames show the effect.
+    /// Reports that the two ends of a link have different MTUs. The check also sends a packet as long as the sender's
+    /// MTU, and reports whether the packet is received.
     fn differing_mtus(&mut self, interface: &str, own: usize, other: usize) -> Result<Row, CheckError> {
         self.apply(&Setting::default())?;
         let case = plan::of_length(own, None);
@@ -432,8 +434,8 @@ impl Direction<'_> {
         Ok(Row { cases: 1, ..self.row(MTU, interface, Vec::new(), verdict) })
     }
 
-    /// Checks all offloads of both ends together, except offloads that were wrong alone. The cases are those of the
-    /// remaining offloads.
+    /// Checks all offloads of both ends together, except offloads that were wrong alone. Sends the cases of the
+    /// offloads that are not excluded.
     fn together(&mut self, mtu: usize, interface: &str) -> Result<Row, CheckError> {
         let is_wrong = |offload: &&Offload| {
             self.rows.iter().any(|row| row.offload == offload.name && matches!(row.verdict, Verdict::Wrong(_)))

@@ -17,14 +17,15 @@ pub(crate) const KINDS: [(Ip, Protocol, FlowKind); 4] = [
 ];
 /// Payload of a frame in bytes.
 pub(crate) const PAYLOAD_LEN: u16 = 1100;
-/// Maximum number of queues. With more queues, a frame of this length is too short.
+/// Maximum number of queues. The capture encodes the queue in the captured length, so a frame with [`PAYLOAD_LEN`]
+/// bytes of payload is too short for more queues.
 const QUEUES_MAX: u64 = PAYLOAD_LEN as u64 - HEAD_LEN as u64;
 
-/// The rule that distributes received frames over an end's queues.
+/// The rule by which an end distributes received frames over its queues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steering {
-    /// The driver reports no distribution, or has none.
+    /// The driver does not distribute frames over queues, or does not report the rule.
     NotOffered,
     /// The distribution cannot be checked for this reason.
     NotReachable(String),

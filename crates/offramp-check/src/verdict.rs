@@ -30,7 +30,7 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Commands that turn off the wrong offloads, one for each interface with faults.
     pub commands: Vec<String>,
-    /// Measured effect of the right offloads on the speed, if requested.
+    /// Measured effect of the offloads with the verdict [`Verdict::Right`] on the speed; empty unless requested.
     pub worth: Vec<Worth>,
 }
 
@@ -65,7 +65,7 @@ pub struct Row {
     /// Number of cases with frames lost by the path. A lost case was right on a further attempt, or plain frames were
     /// lost at the same time.
     pub lost: usize,
-    /// Causes that exclude the cases left out.
+    /// Texts with the causes for which cases were left out.
     pub left_out: Vec<String>,
     /// The verdict.
     #[serde(flatten)]
@@ -121,7 +121,7 @@ pub struct Finding {
     pub blame: Blame,
     /// The first case with the fault.
     pub case: String,
-    /// Number of wrong cases until the check of this offload ended.
+    /// Number of cases that were wrong before the check of this offload ended.
     pub wrong_cases: usize,
     /// Description of the frame and of its first differing field.
     pub place: String,
@@ -173,7 +173,7 @@ pub enum Effect {
 }
 
 impl fmt::Debug for Evidence {
-    /// Prints only the numbers of frames, because the frames' bytes would hide everything else.
+    /// Prints only the numbers of frames, because the bytes of the frames would make the output unreadable.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sent, expected, captured } = self;
         write!(f, "{} sent, {} expected, {} captured", sent.len(), expected.len(), captured.len())
@@ -197,7 +197,7 @@ impl Report {
         lost as f64 * 100.0 / cases.max(1) as f64
     }
 
-    /// Returns the number of offloads that the path did not allow to test.
+    /// Returns the number of offloads that could not be tested because of the path.
     pub fn not_tested(&self) -> usize {
         self.rows.iter().filter(|row| matches!(row.verdict, Verdict::NotTested { .. })).count()
     }

@@ -109,7 +109,7 @@ fn flags_text(flags: u8) -> String {
     if set.is_empty() { "none".to_owned() } else { set.join(" ") }
 }
 
-/// A differing field, with both values.
+/// A field that differs, with the expected and the captured value.
 #[derive(Clone, Debug)]
 pub(super) struct FieldDifference {
     pub name: Name,
@@ -240,7 +240,7 @@ pub(super) fn differences(expected: &[u8], got: &[u8], allowed: Allowed) -> Vec<
     found
 }
 
-/// Removes padding, or a trailer that was sent, from a captured frame. Coalescing may remove either.
+/// Removes padding, or a trailer that was sent, from a captured frame. Coalescing may remove padding and trailers.
 fn without_tail<'a>(expected: &[u8], got: &'a [u8], packet_end: usize) -> &'a [u8] {
     let is_padded = got.len() > packet_end && got.len() <= PADDED_LEN_MAX;
     let has_trailer = expected.len() > packet_end && got.len() == expected.len();
@@ -256,7 +256,7 @@ fn is_allowed(name: Name, got: &[u8], bytes: &[u8], parsed: &Parsed, allowed: Al
             let header = got.get(layout.network_start..layout.transport_start).unwrap_or_default();
             ones_complement_sum(&[header]) == u16::MAX
         }
-        // In one's complement, 0 and 0xffff are the same number, and TCP gives 0 no other meaning.
+        // In one's complement, 0 and 0xffff are the same number, and a TCP checksum of 0 has no special meaning.
         Name::Checksum if layout.transport == Transport::Tcp && matches!(bytes, [0, 0] | [0xff, 0xff]) => {
             let len = layout.packet_end - layout.transport_start;
             let transport = got.get(layout.transport_start..layout.packet_end).unwrap_or_default();

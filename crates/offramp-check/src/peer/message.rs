@@ -1,5 +1,5 @@
 //! Requests and answers as bytes: a length, a kind and a body. This module limits and checks all input from the other
-//! side.
+//! machine.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,7 +17,8 @@ use crate::steering::Steering;
 
 /// Version of the protocol. Both ends must have the same version.
 pub(super) const VERSION: u16 = 2;
-/// Maximum length of a message in bytes, enough for a frame of 128 KiB after other frames.
+/// Maximum length of a message in bytes. An answer can contain a frame of 128 KiB in addition to [`FRAMES_LEN`] bytes
+/// of frames.
 pub(super) const LEN_MAX: usize = 320 << 10;
 /// Number of frame bytes after which an answer is full.
 pub(super) const FRAMES_LEN: usize = 128 << 10;
@@ -267,7 +268,7 @@ pub(super) fn write(stream: &mut impl Write, message: &[u8], patience: Duration,
     Ok(())
 }
 
-/// Reads a message. Returns `None` if the other side has closed the connection. The stream's read timeout must be
+/// Reads a message. Returns `None` if the other machine has closed the connection. The stream's read timeout must be
 /// [`STOP_INTERVAL`].
 pub(super) fn read(stream: &mut impl Read, patience: Duration, stop: &AtomicBool) -> io::Result<Option<Vec<u8>>> {
     let limit = Limit::new(patience, stop);
@@ -308,12 +309,12 @@ fn fill(stream: &mut impl Read, bytes: &mut [u8], limit: &Limit<'_>) -> io::Resu
     Ok(true)
 }
 
-/// Returns whether a call ended without data because of its timeout or a signal, so that it can be repeated.
+/// Returns whether a call ended without data because of a timeout or a signal. The caller can repeat such a call.
 fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// The time limit of one message, regardless of the pace of its bytes.
+/// The time limit of a whole message, even if its bytes are transferred slowly.
 struct Limit<'a> {
     begun: Instant,
     patience: Duration,

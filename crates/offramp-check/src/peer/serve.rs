@@ -1,4 +1,4 @@
-//! The server, which serves one client at a time. The client has the interface exclusively.
+//! The server, which serves one client at a time. While a client is connected, no other client can use the interface.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -23,8 +23,8 @@ const IDLE_MAX: Duration = Duration::from_mins(1);
 const SESSION_MAX: Duration = Duration::from_mins(15);
 /// Minimum segment size that a client may request, in bytes.
 const SEGMENT_LEN_MIN: u16 = 60;
-/// Maximum ratio of bytes sent to bytes received from a client, because each segment repeats the headers. The cases of
-/// a check need a ratio of 2.9.
+/// Maximum ratio of the bytes sent on the interface to the bytes of the client's frame. The ratio exceeds 1 because
+/// each segment repeats the headers. The cases of a check need a ratio of 2.9.
 const OUT_PER_IN_MAX: usize = 3;
 
 /// Options of a server.
@@ -59,7 +59,7 @@ pub fn serve(
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(STOP_INTERVAL),
-            // One client's fault, such as a reset connection, must not end the server.
+            // A fault of one client, such as a reset connection, must not end the server.
             Err(error) => progress(&format!("a connection failed: {error}")),
         }
     }
@@ -88,8 +88,8 @@ fn serve_one(
 }
 
 /// Serves one client. `open` opens the interface for the client. Every setting is restored when the function returns.
-/// `stop` takes effect only if a blocked read or write of `stream` fails with [`io::ErrorKind::WouldBlock`] after a
-/// fifth of a second.
+/// `stop` is checked when a blocked read or write of `stream` fails with [`io::ErrorKind::WouldBlock`]. `stream`
+/// therefore needs timeouts of a fifth of a second.
 ///
 /// # Errors
 /// Returns an error if the client sends an invalid or forbidden request, if the interface fails, or if the session
@@ -123,8 +123,8 @@ fn answer(
 ) -> Result<Answer, CheckError> {
     match request {
         Request::Hello { version: VERSION } => {
-            // The server first drops the open interface, because its settings must be restored before the interface is
-            // opened again.
+            // The assignment drops an interface that is already open. The drop restores the settings, as required
+            // before the interface is opened again.
             *end = None;
             Ok(Answer::Welcome(welcome(end.insert(open()?).as_ref())))
         }
@@ -168,7 +168,7 @@ fn answer_of(end: &mut dyn End, request: Request) -> Result<Answer, CheckError> 
             while bytes < FRAMES_LEN
                 && let Some(frame) = end.receive(wait)?
             {
-                // The bytes of all frames count, because other traffic may never end.
+                // The bytes of all captured frames count, so that endless other traffic ends this loop.
                 bytes += frame.bytes.len();
                 if is_of_a_check(&frame.bytes) {
                     frames.push(frame);
@@ -211,7 +211,7 @@ fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
     let station = Identity::and_station(&frame.bytes).map(|(_, station)| station);
     let is_handed_over_right = match frame.way {
         Way::PacketSocket | Way::TagInSkb => station == Some(Station::Nobody),
-        // The group may have members, so only the discard port is allowed.
+        // The multicast group may have members, so only datagrams to the discard port are allowed.
         Way::UdpSocket => station == Some(Station::Group) && is_to_discard(&frame.bytes),
     };
     let reason = match () {

@@ -13,10 +13,11 @@ use crate::plan;
 use crate::verdict::{Blame, Evidence, Finding, Verdict};
 
 /// Numbers of repeats of a case in the search for the side at fault. The search ends once the case is wrong before and
-/// after the settings in which it is right. Repeats are needed because coalescing requires frames received together.
-/// The last number finds a fault in 1 of 400 repeats.
+/// after the settings in which it is right. Repeats are needed because frames are coalesced only if they are received
+/// together. The last number finds a fault that occurs in 1 of 400 repeats.
 const REPEATS: [usize; 4] = [5, 40, 400, 1600];
-/// Factor for the repeats with a side in software. With 8, a side without fault is blamed in at most 1 of 200 checks.
+/// Number of repeats with one side in software, for each repeat with the offloads of both sides. With 8, a side without
+/// fault is blamed in at most 1 of 200 checks.
 const OFF_FACTOR: usize = 8;
 /// Maximum number of repeats with the same bytes as the wrong case.
 const REPEATS_ALIKE: usize = 5;
@@ -24,21 +25,21 @@ const REPEATS_ALIKE: usize = 5;
 const HELD_MAX: Duration = Duration::from_millis(50);
 /// Maximum wait for a held frame.
 const HELD_PATIENCE: Duration = Duration::from_secs(1);
-/// Number of attempts to measure the usual delay, and number of rounds that must all show a hold. A busy processor can
-/// delay frames too.
+/// Number of attempts to measure the usual delay, and number of rounds that must all show a frame held too long. A busy
+/// processor can also delay frames.
 const HELD_LOOKS: usize = 5;
 const HELD_ROUNDS: usize = 8;
 /// Number of frames sent to detect a lossy path.
 const LOSS_PROBES: usize = 64;
-/// Pauses before a case is sent again that may have been lost to other traffic. The pauses are chosen, about a second
-/// in total.
+/// Pauses before each repeat of a case whose frames other traffic may have displaced. The pauses are chosen, about a
+/// second in total.
 const LOSS_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(800)];
-/// Number of rounds in which plain frames alternate with a possibly lost case. The number is chosen.
+/// Number of rounds with plain frames and a repeat of a case that the path may have lost. The number is chosen.
 const LOOKS: usize = 2;
 
 impl Direction<'_> {
-    /// Judges the outcomes of a setting, and adds lost cases to `lost`.
+    /// Judges the outcomes of the cases sent with a setting, and adds the number of lost cases to `lost`.
     pub(super) fn verdict(
         &mut self,
         setting: &Setting,
@@ -51,8 +52,8 @@ impl Direction<'_> {
             // in each attempt.
             let blame = self.blame(&case, setting, wrong.may_be_loss())?;
             if wrong.may_be_loss() {
-                // The case is repeated before, between and after plain frames. Occasional loss on the path is not an
-                // offload's fault. A long stall of the path may end only during the plain frames.
+                // The case is repeated before, between and after plain frames. If a repeat is right, the path lost the
+                // case, and no offload is at fault. A long stall of the path may end only during the plain frames.
                 let mut is_lost = blame == Blame::Unrepeatable || self.is_right_later(&case, setting)?;
                 for _ in 0..LOOKS {
                     if !is_lost && self.loses_others()? {
@@ -79,7 +80,7 @@ impl Direction<'_> {
     }
 
     /// Returns the verdict on a receiver that holds frames for too long, or `None` for any other receiver. Only the
-    /// additional delay counts, because the path itself may be slow.
+    /// delay in addition to the path's delay counts, because the path may be slow.
     pub(super) fn held(&mut self, setting: &Setting, protocol: Protocol) -> Result<Option<Verdict>, CheckError> {
         let (cases, _) = self.reach.passable(plan::endless(protocol));
         for case in cases {
@@ -103,8 +104,8 @@ impl Direction<'_> {
         Ok(None)
     }
 
-    /// Returns the delay of a case without and with the receiver's offloads, if the second delay is too long in every
-    /// round. One round would not suffice, because a busy processor can delay a frame.
+    /// Returns the delay of a case without and with the receiver's offloads, if the difference exceeds [`HELD_MAX`] in
+    /// every round. One round would not suffice, because a busy processor can delay a frame.
     fn held_each_time(&mut self, case: &Case, setting: &Setting) -> Result<Option<[Duration; 2]>, CheckError> {
         let receiver_off = Setting { receive: Vec::new(), ..setting.clone() };
         let mut times = None;
@@ -125,7 +126,7 @@ impl Direction<'_> {
         self.apply(setting)?;
         let mut least: Option<Duration> = None;
         for _ in 0..looks {
-            // The offload's own cases judge lost or changed frames.
+            // A lost or changed frame is not judged here, because the cases of the offload show it.
             let Some(delay) = self.exchange.delay(case, HELD_PATIENCE)? else { return Ok(None) };
             least = least.into_iter().chain([delay]).min();
             if least.is_some_and(|least| least <= HELD_MAX) {
@@ -142,8 +143,8 @@ impl Direction<'_> {
         Ok(outcomes.lost > 0 || !outcomes.wrong.is_empty())
     }
 
-    /// Finds the side at fault. A fault other than loss must recur after the settings in which the case was right.
-    /// These settings need enough repeats, because a fault in 1 of 400 repeats would otherwise be blamed on any side.
+    /// Finds the side at fault. After a comparison, a fault other than loss must recur with the original setting. The
+    /// comparison needs enough repeats, because a fault in 1 of 400 repeats would otherwise be blamed on either side.
     fn blame(&mut self, case: &Case, setting: &Setting, is_loss: bool) -> Result<Blame, CheckError> {
         let in_software = Setting { transmit: self.least_for(case)?, ..Setting::default() };
         if is_loss {
@@ -186,7 +187,8 @@ impl Direction<'_> {
             if !tried.contains(&other) {
                 is_without[n] = self.is_right(case, &other, off)?;
             } else if off == 1 && self.is_right(case, &other, 1)? {
-                // If the same setting is first wrong and then right, there is occasional loss, and no side is at fault.
+                // If the case is first wrong and then right with the same setting, the path lost frames, and no side is
+                // at fault.
                 return Ok(None);
             }
             tried.push(other);
@@ -212,7 +214,7 @@ impl Direction<'_> {
     }
 
     /// Returns whether no repeat of a case shows a changed frame, and at least one of the first repeats is right.
-    /// Single repeats may be lost or refused.
+    /// Single repeats of the case may be lost or refused.
     fn is_right(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<bool, CheckError> {
         self.apply(setting)?;
         let allowed = self.allowed();
@@ -227,15 +229,15 @@ impl Direction<'_> {
         if right == 0 {
             return Ok(false);
         }
-        // The other repeats get new numbers, so that they can be sent in batches and a late frame of another repeat is
-        // recognised.
+        // The remaining repeats get new numbers. Cases with different numbers can be sent in one batch, and a late
+        // frame is assigned to its repeat.
         let others = vec![Case { number: None, ..*case }; repeats.saturating_sub(REPEATS_ALIKE)];
         let outcomes = self.exchange.all(&others, allowed, 1)?;
         Ok(outcomes.wrong.iter().all(|(_, wrong)| wrong.may_be_loss()))
     }
 
-    /// Returns whether a repeated case is right, at once or after pauses. Other traffic may fill a queue for a while,
-    /// whereas loss in the interface recurs each time.
+    /// Returns whether a repeat of the case is right, at once or after pauses. Other traffic may fill a queue for a
+    /// while, whereas loss in the interface recurs with each repeat.
     fn is_right_later(&mut self, case: &Case, setting: &Setting) -> Result<bool, CheckError> {
         for pause in LOSS_PAUSES {
             std::thread::sleep(pause);
