@@ -1,4 +1,4 @@
-//! Tests of a disturbed check: it ends with one sentence and restores every setting.
+//! Tests of a disturbed check: the check ends with an error of one sentence, and restores every setting.
 
 mod common;
 

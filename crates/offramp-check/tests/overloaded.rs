@@ -73,7 +73,7 @@ impl Host {
         Self { description, loses, on: Vec::new(), sent: 0, out: Rc::clone(out), into: Rc::clone(into) }
     }
 
-    /// Returns the next frame, or sleeps for `wait` if there is none.
+    /// Returns the next frame, or sleeps for `wait` if no frame is queued.
     fn next(&self, wait: Duration) -> Option<Vec<u8>> {
         let next = self.into.borrow_mut().pop_front();
         if next.is_none() {
@@ -188,9 +188,9 @@ fn where_other_frames_are_lost_too_no_offload_is_wrong() {
 
 #[test]
 fn where_a_case_is_lost_for_a_while_no_offload_is_wrong() {
-    // Each attempt sends the case up to six times. There is one attempt at first, four to assign blame, and four after
-    // pauses. One more follows each check of the path, in case the path recovered only then. The threads run in
-    // parallel, because they mostly wait.
+    // Each attempt sends the case up to six times. The check makes one attempt at first, four attempts to assign blame,
+    // and four attempts after pauses. One more attempt follows each test for loss on the path, because the path may
+    // recover during the test. The threads run in parallel, because they mostly wait.
     std::thread::scope(|scope| {
         for count in [50, 58, 64] {
             scope.spawn(move || {

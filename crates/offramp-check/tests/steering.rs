@@ -88,7 +88,7 @@ impl Adapter {
     }
 }
 
-/// Returns the host's next frame. A frame from the host's stack may be too short for ports, so it is padded.
+/// Returns the host's next frame. A frame from the host's stack may end before the ports, so short frames are padded.
 fn next(tap: &mut TapQueue) -> Option<Vec<u8>> {
     let is_there = tap.tx_next(0).unwrap();
     let frame = is_there.then(|| tap.tx_frame().bytes().to_vec());

@@ -1,4 +1,4 @@
-//! Tests of threads that keep processors awake: they end when the value is dropped.
+//! Tests of the threads that keep processors awake. The threads end when the value is dropped.
 
 use offramp_ports::sys::cpu::online;
 use offramp_testbed::cpu::AwakeCpus;

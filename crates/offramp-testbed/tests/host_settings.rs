@@ -31,7 +31,7 @@ fn receive_work_is_moved_to_the_hosts_processors_unless_it_is_to_stay() {
 fn a_host_that_serves_alone_on_its_processor_does_its_receive_work_there() {
     let config = RigConfig { placement: Placement::server_alone(), ..RigConfig::default() };
     if !config.placement.has_server_alone() {
-        // With one processor, the server's host shares its processor.
+        // On a machine with one processor, the server's host shares the processor with the client's host.
         return;
     }
     let rig = Rig::start(&config).unwrap();

@@ -6,9 +6,9 @@
 //!  gro (sends) ── TAP ── adapter ══ cable ══ adapter ── TAP ── gro --rx (exit code)
 //! ```
 //!
-//! The receiving TAP lacks `IFF_NAPI`, so that the kernel coalesces nothing there. The adapter therefore coalesced each
-//! coalesced frame. The program is not part of this repository. `.ci/kernel-gro` fetches and builds the program, names
-//! its path in `OFFRAMP_GRO_SELFTEST`, and runs these tests. By default, the tests are ignored.
+//! The receiving TAP lacks `IFF_NAPI`, so the kernel does not coalesce frames from this TAP. If a frame is coalesced,
+//! the adapter coalesced it. The program is not part of this repository. `.ci/kernel-gro` fetches and builds the
+//! program, names its path in `OFFRAMP_GRO_SELFTEST`, and runs these tests. By default, the tests are ignored.
 
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -38,7 +38,7 @@ const FAMILIES: [&str; 2] = ["--ipv4", "--ipv6"];
 /// Maximum number of attempts per group, as in the kernel's own script. If the sender is interrupted for longer than
 /// the adapter holds frames, the attempt tests nothing.
 const ATTEMPTS_MAX: usize = 3;
-/// Timeout of the receiver's bind, far above the usual time.
+/// Maximum time until the receiver's packet socket is bound, far longer than the usual time.
 const PATIENCE: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 

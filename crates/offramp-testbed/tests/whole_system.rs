@@ -198,7 +198,8 @@ fn held() -> [usize; 2] {
     ["/proc/self/fd", "/proc/self/task"].map(|dir| std::fs::read_dir(dir).unwrap().count())
 }
 
-/// Checks that nothing was added since `before`. The kernel may still list an ended thread briefly after `join`.
+/// Checks that this process has no more descriptors and threads than in `before`. The kernel may still list an ended
+/// thread briefly after `join`.
 fn expect_no_more_than(before: [usize; 2], round: usize) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while held().iter().zip(before).any(|(&held, before)| held > before) {

@@ -115,7 +115,7 @@ impl Drop for Bed {
     }
 }
 
-/// Returns the wire frames for a request.
+/// Returns the wire frames of a frame with an offload request.
 pub fn segments(bytes: &[u8], request: TxMeta) -> Vec<Vec<u8>> {
     let mut bytes = bytes.to_vec();
     let frame = Frame::new(&mut bytes, request);

@@ -27,9 +27,9 @@ const RECEIVE: [(&str, Offloads); 3] = [
     ("rx-udp-gro-forwarding", Offloads::RSC_UDP),
 ];
 /// Name of the feature that strips VLAN tags. An offramp adapter lacks this feature, but a test can plant a fault in
-/// it.
+/// the removal of tags.
 const STRIPS: &str = "rx-vlan-hw-parse";
-/// Name of the feature that inserts VLAN tags, offered by a TAP. A test can plant a fault in it.
+/// Name of the feature that inserts VLAN tags, offered by a TAP. A test can plant a fault in the insertion of tags.
 const INSERTS: &str = "tx-vlan-hw-insert";
 
 /// Settings of one side's adapter.

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use offramp_ports::sys::NetNs;
 
-/// Environment variable with the number of checks of each path, which overrides the number for a short test.
+/// Environment variable with the number of checks of each path. Without the variable, each path is checked once.
 const RUNS: &str = "OFFRAMP_CHECK_RUNS";
 const PORT: u16 = 9;
-/// Number of datagrams in a burst. An equally long pause follows, so that the load is half of a thread. A burst fits
-/// into the shortest queue of the path, so that the traffic is no flood.
+/// Number of datagrams in a burst. After a burst, the sender pauses for as long as the burst took, so that the sender
+/// uses half of a thread's time. A burst fits into the shortest queue of the path, so that the traffic is no flood.
 const BURST: usize = 32;
 
 pub fn runs() -> u64 {

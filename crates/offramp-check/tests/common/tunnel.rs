@@ -12,7 +12,7 @@ use super::{Bed, NAMES, quick};
 
 /// MTU of the path below the tunnel, with room for the tunnel's headers.
 pub const MTU_BELOW: u32 = 1600;
-/// Name of the tunnel's interface on both sides.
+/// Name of the tunnel's interface in both namespaces.
 const INTERFACE: &str = "vxlan0";
 
 /// Returns whether tunnels can be made here. Without `ip`, a test is skipped, except in CI.

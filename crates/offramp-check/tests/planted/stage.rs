@@ -30,7 +30,7 @@ pub struct Whole {
     pub request: TxMeta,
 }
 
-/// The reason against coalescing that the fault ignores.
+/// A reason not to coalesce two frames, which the fault ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
     Push,
@@ -65,8 +65,8 @@ pub enum Planted {
     Always(fn(&mut Vec<u8>)),
 }
 
-/// Seed of the random generator. With this seed, the first fault of 1 in 400 is in frame 45, within the cases of a
-/// quick check.
+/// Seed of the random generator. With this seed and a fault in 1 of 400 frames, the first faulty frame is frame 45,
+/// within the cases of a quick check.
 const SEED: u64 = 136;
 
 /// A host port with a planted fault.
@@ -251,7 +251,7 @@ pub fn write_ip_checksum(frame: &mut [u8], at: FrameLayout) {
     }
 }
 
-/// Coalesces the frames of each flow, although they may differ in the ignored field.
+/// Coalesces the frames of each flow, even if the frames differ in the ignored field.
 fn coalesced(frames: Vec<(RxMeta, Vec<u8>)>, ignored: Ignored) -> Vec<(RxMeta, Vec<u8>)> {
     let mut out: Vec<(RxMeta, Vec<u8>)> = Vec::new();
     for (meta, frame) in frames {
