@@ -42,7 +42,7 @@ const WIREGUARDS: [&str; 2] = ["ofrwg0", "ofrwg1"];
 const PREFIX_LEN: u8 = 24;
 const HOST_PREFIX_LEN: u8 = 32;
 const WIREGUARD_PORT: &str = "51820";
-/// Maximum overhead of wireguard-go's protocol on an IPv6 packet in bytes, the default of its tools.
+/// Maximum overhead of wireguard-go's protocol on an IPv6 packet in bytes, the default of `WireGuard`'s tools.
 const WIREGUARD_OVERHEAD: u32 = 80;
 const MTU: u32 = 1500;
 /// Maximum time until a program is ready, and maximum time of a test beyond its measured time.

@@ -22,8 +22,8 @@ use strum::{IntoStaticStr, VariantArray};
 
 /// Huge pages for guest and backend together, in MiB.
 const HUGE_MIB: u64 = 2 * sample::MEMORY_MIB + 64;
-/// Frame lengths without FCS, in bytes. The short length shows the fixed cost of a packet, and the long length the cost
-/// of its bytes.
+/// Frame lengths without FCS, in bytes. The short length shows the fixed cost of a packet, and the long length shows
+/// the cost of a packet's bytes.
 const FRAME_LENS: [usize; 2] = [64, 1500];
 
 /// Compare throughput and backend time per packet of DPDK's and offramp's vhost-user backends.
@@ -208,8 +208,8 @@ fn measure(bench: &Bench, cell: &Cell, sides: [Side; 2], rounds: u32) -> Result<
     Ok(rows(cell, sides, &samples))
 }
 
-/// Returns a row for every placement with samples of both sides. If one side has more samples, only its first samples
-/// count.
+/// Returns a row for every placement with samples of both sides. A row uses the first samples of each side, as many as
+/// the side with fewer samples has.
 fn rows(cell: &Cell, [peer, ours]: [Side; 2], samples: &[(Side, Sample)]) -> Vec<Row> {
     let of = |side, placement| {
         let same = move |(s, sample): &&(Side, Sample)| *s == side && sample.placement == placement;

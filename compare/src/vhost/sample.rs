@@ -1,4 +1,4 @@
-//! One sample: a guest and a backend run for a while, and their counters are read.
+//! One sample: a guest and a backend run for a while, and the counters of guest and backend are read.
 
 use super::backend::{self, Report};
 use super::placement::Placement;

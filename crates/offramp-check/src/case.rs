@@ -190,8 +190,8 @@ pub struct Case {
     /// Number of the case in the run, from which addresses and payload are derived. `None` selects the next free
     /// number.
     pub number: Option<u16>,
-    /// True if the vnet header declares only the Ethernet header contiguous. The other headers can then lie in other
-    /// pages.
+    /// True if the vnet header declares only the Ethernet header contiguous. In this case, the other headers can lie in
+    /// other memory pages.
     pub scattered: bool,
     /// The method by which the frames are sent.
     pub way: Way,

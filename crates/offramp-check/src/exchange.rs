@@ -1,5 +1,5 @@
-//! Sends cases from one end to the other and compares the captured frames. Cases are sent in batches. The addresses of
-//! a captured frame identify its case.
+//! Sends cases from one end of the path to the other end, and compares the captured frames with the expected frames.
+//! Cases are sent in batches. The IP addresses of a captured frame identify the frame's case.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +91,7 @@ impl Wrong {
     }
 }
 
-/// The path from one end to the other.
+/// The path from one end to the other end.
 pub(crate) struct Exchange<'a> {
     pub sender: &'a mut dyn End,
     pub receiver: &'a mut dyn End,
@@ -282,8 +282,8 @@ impl Exchange<'_> {
         Ok(wrong.or_else(|| outcomes.refused.pop().map(Outcome::Refused)).unwrap_or(Outcome::Right))
     }
 
-    /// Sends a case once and returns the delay of its last frame. Returns `None` if the case was refused, changed, or
-    /// not complete within `patience`.
+    /// Sends a case once and returns the delay of the case's last frame. Returns `None` if the case was refused,
+    /// changed, or not complete within `patience`.
     pub(crate) fn delay(&mut self, case: &Case, patience: Duration) -> Result<Option<Duration>, CheckError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(CheckError::Stopped);

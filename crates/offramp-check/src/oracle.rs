@@ -66,8 +66,8 @@ fn request(captured: &Captured) -> TxMeta {
     TxMeta { checksum, segmentation }
 }
 
-/// Returns whether a TCP frame has CWR set. GRO in Linux 7.3 merges frames that all have CWR set, and its vnet header
-/// cannot mark AccECN. If only the first frame has CWR set, the vnet header marks ECN.
+/// Returns whether a TCP frame has CWR set. GRO in Linux 7.3 merges frames that all have CWR set, and the vnet header
+/// of Linux 7.3 cannot mark AccECN. If only the first frame has CWR set, the vnet header marks ECN.
 fn has_cwr(frame: &[u8]) -> bool {
     value_of(frame, Name::Flags).is_some_and(|flags| flags[0] & packet::CWR != 0)
 }
@@ -128,7 +128,7 @@ fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
     Ok(())
 }
 
-/// Compares captured frames with the expected frames. Returns `None` if they agree.
+/// Compares captured frames with the expected frames. Returns `None` if captured and expected frames agree.
 pub(crate) fn compare(built: &Built, captured: &[Captured], allowed: Allowed) -> Option<Difference> {
     let mut got = Vec::new();
     for one in captured {
@@ -420,7 +420,7 @@ fn has_grown_by_its_tail(expected: &[u8], got: &[u8]) -> bool {
     expected.len() > sent.layout.packet_end && payload == &expected[sent.layout.payload_start..]
 }
 
-/// Names the fault of a frame with a wrong length, if its length fields agree with the wrong length.
+/// Names the fault of a frame with a wrong length, if the frame's length fields agree with the wrong length.
 fn resized(expected: &[u8], got: &[u8], found: &FieldDifference) -> Option<Fault> {
     if !matches!(found.name, Name::Ipv4Length | Name::Ipv6Length) || expected.len() == got.len() {
         return None;

@@ -219,7 +219,7 @@ impl Direction<'_> {
             progress(&format!("{way}: {RSS}"));
             self.apply(&Setting::default())?;
             let Judged { mut verdict, cases, lost } = rss::judge(&mut self.exchange, self.config.depth)?;
-            // The next setting must be applied anew, because only [`End::apply`] ends the capture of receive queues.
+            // The next setting must be applied anew, because only `End::apply` ends the capture of receive queues.
             self.setting = None;
             let is_missing = matches!(&verdict, Verdict::Wrong(finding) if finding.fault == Fault::FrameMissing);
             if let Some(why) = self.reach.without_a_version().filter(|_| is_missing) {

@@ -1,4 +1,5 @@
-//! Processors: their load, the cache-line latency between them, and threads that keep them awake.
+//! Processors: the load of each processor, the cache-line latency between two processors, and threads that keep
+//! processors awake.
 
 mod awake;
 mod distance;

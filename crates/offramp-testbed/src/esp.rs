@@ -160,7 +160,7 @@ impl HostEsp {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Encrypts frames from the host and sends them to the wire. Returns whether any frame was sent.
+    /// Encrypts frames from the host and sends the encrypted frames to the wire. Returns whether any frame was sent.
     fn seal_batch(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let mut moved = false;
         for _ in 0..PROGRAM_BATCH_FRAMES {

@@ -79,7 +79,7 @@ pub fn need(needed: Needed) -> Result<PathBuf> {
     found.map_or_else(|| failed(format!("{} is still missing; install it by hand", needed.program)), Ok)
 }
 
-/// Runs `apt-get`, without output unless it fails.
+/// Runs `apt-get`, without output unless `apt-get` fails.
 ///
 /// # Errors
 /// Returns an error if `apt-get` fails. The message contains the standard error of `apt-get`.

@@ -1,4 +1,4 @@
-//! A bare relay: reads frames with their vnet header from one TAP and writes them to the other TAP.
+//! A bare relay: reads frames with their vnet header from one TAP and writes the frames to the other TAP.
 //!
 //! The relay is the baseline for two adapters, because it does the minimum of a program between two TAPs. The relay is
 //! no adapter: it forwards super-frames unsegmented, and has no wire.

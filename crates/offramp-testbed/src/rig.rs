@@ -236,8 +236,9 @@ impl Rig {
         self.workers.iter().map(Worker::thread_id)
     }
 
-    /// Switches the offloads of adapter 0 or 1 while frames flow. A removed offload is withdrawn from the host before
-    /// the adapter disables it. A new offload is enabled in the adapter before it is offered to the host.
+    /// Switches the offloads of adapter 0 or 1 while frames flow. An offload to remove is withdrawn from the host
+    /// before the adapter disables the offload. A new offload is enabled in the adapter before the offload is offered
+    /// to the host.
     ///
     /// # Errors
     /// Returns an error if the interface no longer exists.
@@ -341,7 +342,7 @@ fn open_tap_named(host: &NetNs, config: &RigConfig, side: usize, name: &str, mtu
 pub(crate) fn set_up_host(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     config.host.apply()?;
     if config.has_esp_programs() {
-        // The interface gets no address, because only the host's ESP program uses its packets.
+        // The interface gets no address, because only the host's ESP program sends and receives on the interface.
         link::disable_ipv6(INTERFACE)?;
         return Ok(link::set_up(INTERFACE)?);
     }

@@ -43,7 +43,8 @@ fn middle(sorted: &[f64]) -> Option<f64> {
     if sorted.len() % 2 == 1 { Some(upper) } else { Some(f64::midpoint(sorted[half - 1], upper)) }
 }
 
-/// Maximum probability that the true median lies below the interval, and maximum probability that it lies above.
+/// Maximum probability that the true median lies below the interval, and maximum probability that the true median lies
+/// above the interval.
 const TAIL_PROBABILITY: f64 = 0.025;
 
 /// Returns a confidence interval of the median, computed by the sign test from the finite `samples`. For independent

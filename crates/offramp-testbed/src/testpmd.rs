@@ -179,7 +179,7 @@ impl Testpmd {
         let _ = self.program.wait_end(QUIT_TIMEOUT);
     }
 
-    /// Kills testpmd at once, as a crash would end it.
+    /// Kills testpmd at once. For its peer, the kill is like a crash.
     pub fn crash(self) {
         drop(self);
     }

@@ -13,8 +13,8 @@ use crate::plan;
 use crate::verdict::{Blame, Evidence, Finding, Verdict};
 
 /// Numbers of repeats of a case in the search for the side at fault. The search ends once the case is wrong before and
-/// after the settings in which it is right. Repeats are needed because frames are coalesced only if they are received
-/// together. The last number finds a fault that occurs in 1 of 400 repeats.
+/// after the settings in which the case is right. Repeats are needed because frames are coalesced only if they are
+/// received together. The last number finds a fault that occurs in 1 of 400 repeats.
 const REPEATS: [usize; 4] = [5, 40, 400, 1600];
 /// Number of repeats with one side in software, for each repeat with the offloads of both sides. With 8, a side without
 /// fault is blamed in at most 1 of 200 checks.
@@ -126,7 +126,7 @@ impl Direction<'_> {
         self.apply(setting)?;
         let mut least: Option<Duration> = None;
         for _ in 0..looks {
-            // A lost or changed frame is not judged here, because the cases of the offload show it.
+            // A lost or changed frame is not judged here, because the cases of the offload show such a fault.
             let Some(delay) = self.exchange.delay(case, HELD_PATIENCE)? else { return Ok(None) };
             least = least.into_iter().chain([delay]).min();
             if least.is_some_and(|least| least <= HELD_MAX) {

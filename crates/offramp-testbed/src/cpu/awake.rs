@@ -64,7 +64,7 @@ impl AwakeCpus {
         let handle = Builder::new().name("ofr-awake".into()).spawn(move || {
             let prepared = pin_current_thread(&[cpu]).and_then(|()| set_idle_priority());
             let failed = prepared.is_err();
-            // The send fails only if the starting thread has ended. The new thread then has no purpose.
+            // The send fails only if the starting thread has ended. In this case, the new thread has no purpose.
             if ready.send(prepared.map(|()| current_thread())).is_ok() && !failed {
                 spin_until(&stop, &counter);
             }
@@ -86,7 +86,7 @@ impl Drop for AwakeCpus {
 }
 
 /// Reads the clock until `stop` is set, and adds the intervals between two readings to `idle_ns`. Intervals longer than
-/// `TURN_MAX` are not added, because other work ran in them.
+/// `TURN_MAX` are not added, because other work ran during these intervals.
 fn spin_until(stop: &AtomicBool, idle_ns: &AtomicU64) {
     let mut last = Instant::now();
     let mut idle = Duration::ZERO;

@@ -28,7 +28,7 @@ struct Court {
 /// round trip between two threads, one pinned to each processor. The threads exchange messages for about `duration`.
 ///
 /// # Errors
-/// Returns an error if both processors are the same, or one of them cannot be used.
+/// Returns an error if both processors are the same, or a processor cannot be used.
 pub fn line_distance_ns(cpu_a: usize, cpu_b: usize, duration: Duration) -> io::Result<f64> {
     if cpu_a == cpu_b {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a distance needs two processors"));

@@ -2,8 +2,8 @@
 //!
 //! Time stolen by a hypervisor (`steal`) can overlap idle time:
 //!
-//! - A kernel without a tick in idle measures idle time by the clock, from a processor's sleep to its next run (Linux
-//!   `get_cpu_idle_time_us`, shown by `fs/proc/stat.c`).
+//! - A kernel without a tick in idle measures idle time by the clock (Linux `get_cpu_idle_time_us`, shown by
+//!   `fs/proc/stat.c`). Idle time lasts from a processor's sleep to the processor's next run.
 //! - KVM counts as stolen all time in which the virtual processor was runnable and did not run (`record_steal_time`).
 //!   Stolen time therefore begins with the interrupt that wakes the virtual processor.
 //!
@@ -50,8 +50,8 @@ impl CpuTime {
     }
 
     /// Returns the working time, neither idle nor stolen, within a window of `elapsed_us`. `self` covers the same
-    /// window. A spinning thread ([`AwakeCpus`](super::AwakeCpus)) had the processor for `kept_awake_us` of the window,
-    /// and no part of that time is stolen.
+    /// window. A spinning thread ([`AwakeCpus`](super::AwakeCpus)) ran on the processor for `kept_awake_us` of the
+    /// window, and no part of that time is stolen.
     ///
     /// The kernel adds up idle time exactly, to a tick, and samples the other columns. The share of stolen time that
     /// overlaps idle time is unknown, between 0 and 100 %. The likely value assumes that stolen time is the same share
@@ -86,7 +86,7 @@ impl CpuTime {
     }
 }
 
-/// Working time of processors, with its bounds if a hypervisor stole time.
+/// Working time of processors, with bounds. The bounds differ if a hypervisor stole time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Worked {
     /// Likely working time, in microseconds.
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn time_that_is_stolen_from_a_processor_that_sleeps_is_not_taken_from_its_work_a_second_time() {
-        // 0.7 s asleep and 0.35 s stolen exceed one second. If both were subtracted, no work would remain, but the
-        // processor worked.
+        // 0.7 s asleep and 0.35 s stolen exceed one second. If both times were subtracted from the second, no working
+        // time would remain, but the processor worked.
         let worked = worked_in_a_second("cpu0 0 0 0 0 0 0 0 0", "cpu0 20 0 0 70 0 0 0 35", 0);
         assert_eq!(worked, [195, 0, 300]);
         // The stolen time exceeds the idle time, so the processor lost at least the difference while it had work.

@@ -130,7 +130,7 @@ pub struct State {
     /// The user's requested state of each changeable feature. The restoration sets these states.
     pub(super) requested: BTreeMap<String, bool>,
     /// The active state of each feature. The active states follow from the requested states, and the restoration only
-    /// compares them.
+    /// compares the active states.
     pub active: BTreeMap<String, bool>,
     /// The interface's segment limit for super-frames (`gso_max_segs`), or `None` if the kernel does not report a
     /// limit.
@@ -243,7 +243,7 @@ impl StateFile {
         }
     }
 
-    /// Opens and locks a leftover state file; returns `None` if there is none.
+    /// Opens and locks a leftover state file; returns `None` if the file does not exist.
     ///
     /// # Errors
     /// Returns an error if the run that wrote the file still runs, or the file is not a state file.
@@ -298,7 +298,8 @@ fn draft_path(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}.{number}", std::process::id()))
 }
 
-/// Writes and locks the draft. The lock belongs to the file, not to its name.
+/// Writes and locks the draft. The lock belongs to the file and not to a name, so that the lock remains when the draft
+/// is linked to its final name.
 fn write_draft(draft: &Path, state: &State) -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(draft)?;
     serde_json::to_writer_pretty(&mut file, state)?;

@@ -159,7 +159,7 @@ pub struct Small<'a> {
     pub arguments: &'static str,
 }
 
-/// Returns the kernel arguments for the guest's address, followed by `more`. The kernel turns unknown arguments into
+/// Returns the kernel arguments `more`, followed by the guest's address. The kernel turns unknown arguments into
 /// environment variables of the first program.
 pub fn at(address: Ipv4Addr, more: &str) -> String {
     format!("{more} address={address}/{PREFIX_LEN}")

@@ -175,7 +175,7 @@ fn find_modules(directory: &Path, files: &mut BTreeMap<String, PathBuf>) -> Resu
     Ok(())
 }
 
-/// Returns the kernel's name of a module, from the path of its file, compressed or not.
+/// Returns the kernel's name of a module, from the path of the module's file, compressed or not.
 fn module_name(path: &str) -> Option<String> {
     let file = path.rsplit('/').next()?;
     let (stem, packed) = file.split_once(".ko")?;

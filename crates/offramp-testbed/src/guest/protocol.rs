@@ -106,7 +106,7 @@ pub enum Answer {
     Time(GuestTime),
 }
 
-/// A moment in the guest, and the work of its processors until that moment.
+/// A moment in the guest, and the work of the guest's processors until this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestTime {
     /// The guest's clock in microseconds, with an arbitrary origin.

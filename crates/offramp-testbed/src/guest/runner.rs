@@ -55,7 +55,7 @@ impl Accelerator {
 /// The runners allowed for a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// KVM if it boots a guest, else User Mode Linux if installed, else emulation.
+    /// KVM if KVM boots a guest, else User Mode Linux if User Mode Linux is installed, else emulation.
     Auto,
     /// QEMU with the given accelerator, or with the first accelerator that boots a guest.
     Qemu(Option<Accelerator>),
@@ -181,7 +181,7 @@ fn with_generic_card(mut runners: Vec<Runner>) -> Result<Vec<Runner>, GuestError
     for Runner { program, version, forwards_control_queue, .. } in &mut runners {
         let device = GENERIC_DEVICE;
         let listed = std::process::Command::new(&*program).args(["-device", &format!("{device},help")]).output();
-        // QEMU exits successfully even if it lacks the card. The output is therefore searched for an option of the
+        // QEMU exits successfully even if QEMU lacks the card. The output is therefore searched for an option of the
         // card.
         if !String::from_utf8_lossy(&listed.map_err(GuestError::at(&*program))?.stdout).contains(GENERIC_OPTION) {
             return Err(GuestError::OldQemu { program: program.clone(), version: version.clone(), device });

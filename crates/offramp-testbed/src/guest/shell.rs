@@ -12,9 +12,9 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum time from the command `poweroff` to the guest's end.
 const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(10);
-/// Text printed by the guest when it accepts commands.
+/// Text that the guest prints when the guest accepts commands.
 const READY: &str = "@@ready";
-/// Text printed by the guest when its set-up has failed.
+/// Text that the guest prints when the guest's set-up has failed.
 const FAILED: &str = "@@failed";
 /// Text printed by the guest after a command's output, before the exit status.
 const END: &str = "@@end ";

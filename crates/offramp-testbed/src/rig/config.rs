@@ -74,7 +74,7 @@ impl From<PlacementForm> for Placement {
 
 impl Placement {
     /// Returns the last processor for the adapters and the other processors for the hosts. If the machine has one
-    /// processor, hosts and adapters share it.
+    /// processor, hosts and adapters share this processor.
     pub fn apart() -> Self {
         let mut host_cpus = cpu::online();
         let adapter_cpus = if host_cpus.len() > 1 { host_cpus.pop().into_iter().collect() } else { host_cpus.clone() };
@@ -82,7 +82,7 @@ impl Placement {
     }
 
     /// Returns the first processor for the server's host, and the last processor for the client's host and the
-    /// adapters. If the machine has one processor, hosts and adapters share it.
+    /// adapters. If the machine has one processor, hosts and adapters share this processor.
     pub fn server_alone() -> Self {
         let online = cpu::online();
         let [first, last] = [online.first(), online.last()].map(|cpu| cpu.copied().into_iter().collect::<Vec<_>>());

@@ -104,7 +104,7 @@ impl Counts {
         self.transmit.lost + self.receive.lost
     }
 
-    /// Returns whether each frame that entered an adapter has left it or was counted as lost.
+    /// Returns whether each frame that entered an adapter has left the adapter or was counted as lost.
     pub fn is_balanced(&self) -> bool {
         [self.transmit, self.receive].iter().all(|c| c.frames_in == c.frames_out + c.lost)
             && self.transmit.frames_out == self.receive.frames_in

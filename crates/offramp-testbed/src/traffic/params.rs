@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub const PORT_DEFAULT: u16 = 5010;
 /// Default congestion control, without pacing, so that the effect of an offload is visible.
 pub const CONGESTION_DEFAULT: &str = "cubic";
-/// Maximum number of streams per direction. Each stream has a thread at both ends.
+/// Maximum number of streams per direction. Each stream has one thread at each end.
 pub const STREAMS_MAX: u32 = 64;
 /// Default number of bytes per write of a bulk sender.
 pub const LENGTH_DEFAULT_BYTES: u32 = 128 * 1024;

@@ -319,12 +319,14 @@ impl Report {
         self.transactions.as_ref().map(|transactions| transactions.per_second)
     }
 
-    /// Returns the processor time of the sending threads. For transactions and calls, these are the client's threads.
+    /// Returns the processor time of the sending threads. In a test of transactions or calls, the sending threads are
+    /// the client's threads.
     pub fn sender_cpu(&self) -> CpuTime {
         self.cpu_of(|flow| &flow.sender, |transactions| &transactions.client, |rpc| &rpc.client)
     }
 
-    /// Returns the processor time of the receiving threads. For transactions and calls, these are the server's threads.
+    /// Returns the processor time of the receiving threads. In a test of transactions or calls, the receiving threads
+    /// are the server's threads.
     pub fn receiver_cpu(&self) -> CpuTime {
         self.cpu_of(|flow| &flow.receiver, |transactions| &transactions.server, |rpc| &rpc.server)
     }

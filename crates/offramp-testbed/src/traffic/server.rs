@@ -410,7 +410,7 @@ fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {
 }
 
 /// Returns the deadline of a timed test. Returns `None` for a test over a number of bytes, because such a test has no
-/// deadline while it progresses.
+/// deadline while data moves.
 fn deadline_of(params: &Params) -> Option<Instant> {
     Some(Instant::now() + asked_time(params)? + GRACE)
 }

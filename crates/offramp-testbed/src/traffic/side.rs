@@ -270,7 +270,7 @@ impl Side {
     }
 
     /// Closes the measured window while the load still runs. Returns the last interim result. Returns `None` without
-    /// interim results, or if the last one is shorter than [`LAST_INTERVAL_MIN`].
+    /// interim results, or if the last interim result is shorter than [`LAST_INTERVAL_MIN`].
     pub(super) fn close_window(&mut self) -> Option<Intervals> {
         let now = self.moment();
         if self.timed {
