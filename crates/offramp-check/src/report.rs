@@ -112,7 +112,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Returns a verdict in one or two words.
+/// Returns the one or two words that reports print for a verdict.
 pub fn verdict_word(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Right => "right",
@@ -123,7 +123,7 @@ pub fn verdict_word(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// Returns an effect in one or two words.
+/// Returns the one or two words that reports print for an effect.
 pub fn effect_word(effect: Effect) -> &'static str {
     match effect {
         Effect::Pays => "pays",

@@ -15,7 +15,8 @@ fn built(case: &Case) -> Built {
     case.build(&ADDRESSING, IDENTITY)
 }
 
-/// Returns the frames as captured after a path without changes: each frame as sent, with its request as metadata.
+/// Returns the frames of a case as captured after a path that changes nothing: each frame as sent, with its request as
+/// metadata.
 fn untouched(built: &Built) -> Vec<Captured> {
     let captured = |sent: &crate::case::Sent| {
         let checksum = sent.request.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
@@ -25,7 +26,7 @@ fn untouched(built: &Built) -> Vec<Captured> {
     built.sent.iter().map(captured).collect()
 }
 
-/// Returns the frames as captured after a wire.
+/// Returns the wire frames of a case, as captured at the other end of a wire.
 fn over_a_wire(built: &Built) -> Vec<Captured> {
     let captured = |frame: &Expected| Captured { bytes: frame.bytes.clone(), meta: RxMeta::default() };
     built.expected.iter().map(captured).collect()

@@ -57,7 +57,7 @@ pub enum DeviceError {
     /// A setting of the run is out of range.
     #[error("{0}")]
     Setting(String),
-    /// Another run has switched features of this interface and still holds the state file.
+    /// Another run has switched features of this interface, is still active, and has locked the state file.
     #[error("interface \"{interface}\" is in use by another run; stop process {pid} first")]
     Busy {
         /// Name of the interface.

@@ -303,7 +303,7 @@ impl Client<'_> {
         }
     }
 
-    /// Counts a request as unanswered. The recorded latency is the time waited so far.
+    /// Counts a request as unanswered. The latency recorded for the request is the time since the request was due.
     fn give_up(&mut self, due: Instant) {
         self.end.unanswered += u64::from(self.window.holds(due));
         self.record(due, Instant::now());

@@ -119,7 +119,7 @@ fn every_byte_sent_arrives_unchanged_with_one_stream_and_with_four_in_each_direc
             assert_eq!(report.receive.is_some(), direction.receives());
         }
     }
-    // The client returns when it has the results, before the server increments its counter.
+    // The client may return before the server increments its counter.
     server.wait_for(|stats| stats.served.load(Ordering::Relaxed) == 6);
 }
 
@@ -347,7 +347,8 @@ fn streams_that_are_to_be_cut_off_end_at_once_and_count_as_whole() {
 
 #[test]
 fn tcp_tells_its_congestion_window_over_the_time_and_how_long_nothing_moved() {
-    // The receive window holds several segments of the loopback. Below one segment, only timers would trigger sends.
+    // The receive window holds several segments of the loopback. With a receive window shorter than one segment, only
+    // timers would trigger sends.
     let (report, _) = Server::start().run(&Params { receive_window_bytes: 256 * 1024, ..timed() });
     let sending = report.sending_tcp().next().unwrap();
     assert!(sending.cwnd_median_segments.is_some_and(|segments| segments >= 1.0), "{report}");
