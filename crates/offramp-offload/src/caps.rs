@@ -1,7 +1,7 @@
 //! The offloads of an adapter, and the rule for offering them.
 //!
-//! The offer is the intersection of three sets: device support, peer support and user settings. Every offload has its
-//! own bit. A bit without its prerequisite is dropped (virtio 1.3, 5.1.3.1).
+//! The offer is the intersection of three sets: device support, peer support and user settings. Every offload is one
+//! bit. An offload whose prerequisite is missing is removed from the offer (virtio 1.3, 5.1.3.1).
 
 use bitflags::bitflags;
 
@@ -32,34 +32,35 @@ bitflags! {
         const RSC6 = 1 << 10;
         /// Receive: coalesce UDP datagrams (URO).
         const RSC_UDP = 1 << 11;
-        /// Receive: deliver TCP super-frames with CWR set from other hosts. Coalescing makes no such super-frames.
+        /// Receive: deliver TCP super-frames that other hosts sent with CWR set. Receive coalescing builds no
+        /// super-frame with CWR set.
         const RSC_ECN = 1 << 12;
         /// Receive: coalesce TCP with CWR set, and deliver super-frames with CWR on every segment (AccECN).
         const RSC_ACCECN = 1 << 13;
     }
 }
 
-/// One offload with its names and bits in other systems.
+/// One offload, and its names and bits in offramp, Linux, virtio and NDIS.
 #[derive(Clone, Copy, Debug)]
 pub struct OffloadName {
     /// The offload's bit.
     pub offload: Offloads,
-    /// offramp's name, used on the command line.
+    /// offramp's name of the offload, used on the command line.
     pub name: &'static str,
-    /// Linux' name (`ethtool -k`).
+    /// Linux' name of the offload (`ethtool -k`).
     pub ethtool: &'static str,
-    /// virtio-net's name for the feature offered by the device.
+    /// virtio-net's name of the feature that the device offers for the offload.
     pub virtio: &'static str,
-    /// NDIS' INF keyword.
+    /// NDIS' INF keyword of the offload.
     pub ndis: &'static str,
-    /// virtio-net's feature bits, negotiated together (virtio 1.3, 5.1.3).
+    /// virtio-net's feature bits of the offload. Device and driver negotiate these bits together (virtio 1.3, 5.1.3).
     pub virtio_bits: u64,
     /// `TUN_F_*` flags with which the user of a TAP requests the offload, 0 for receive offloads (Linux
     /// `include/uapi/linux/if_tun.h`).
     pub tun_flags: u32,
 }
 
-/// Every offload, once. The virtio bits of AccECN are proposed, not ratified (virtio-spec issue 232; Linux patch
+/// Every offload, listed once. The virtio bits of AccECN are proposed, not ratified (virtio-spec issue 232; Linux patch
 /// "`virtio_net`: add AccECN feature negotiation and correct ECN flag handling", v3, 2026-02-03). Linux accepts the two
 /// USO flags of a TAP only together. Linux accepts the UFO flag, but since 4.14 never requests UFO.
 pub const NAMES: [OffloadName; 13] = [
@@ -91,7 +92,7 @@ const fn name(offload: Offloads, names: [&'static str; 4], virtio_bits: u64, tun
 impl Offloads {
     /// AccECN in both directions.
     pub const ACCECN: Self = Self::TSO_ACCECN.union(Self::RSC_ACCECN);
-    /// All offloads except those with unratified virtio bits: the default of a port.
+    /// All offloads except AccECN, whose virtio bits are not ratified: the default offloads of a port.
     pub const RATIFIED: Self = Self::all().difference(Self::ACCECN);
     /// Large send of TCP over IPv4 and IPv6, with ECN.
     pub const LSO: Self = Self::TSO4.union(Self::TSO6).union(Self::TSO_ECN);
@@ -102,13 +103,13 @@ impl Offloads {
     /// All receive offloads.
     pub const RX: Self = Self::RX_CHECKSUM.union(Self::RSC).union(Self::RSC_ACCECN).union(Self::RSC_UDP);
 
-    /// Returns the offloads common to the three sets, without those that lack a prerequisite.
+    /// Returns the offloads common to the three sets, except offloads whose prerequisite is missing.
     pub fn offer(device: Self, peer: Self, user: Self) -> Self {
         (device & peer & user).with_prerequisites()
     }
 
-    /// Drops bits without their prerequisite. Segmentation needs the transmit checksum, and coalescing needs a checksum
-    /// verdict. ECN and AccECN need segmentation or coalescing of TCP.
+    /// Removes every offload whose prerequisite is missing. Segmentation needs the transmit checksum, and coalescing
+    /// needs a checksum verdict. ECN and AccECN need segmentation or coalescing of TCP.
     #[must_use]
     pub fn with_prerequisites(self) -> Self {
         let mut set = self;

@@ -97,8 +97,8 @@ impl Sum {
         !self.fold()
     }
 
-    /// Returns [`Sum::checksum`], but 0xffff in place of 0: the same number in one's complement. For protocols where 0
-    /// means "no checksum".
+    /// Returns [`Sum::checksum`], but 0xffff in place of 0: the same number in one's complement. Used for protocols
+    /// where a checksum field of 0 means "no checksum".
     #[inline]
     pub(crate) const fn checksum_not_zero(self) -> u16 {
         match self.checksum() {
@@ -129,8 +129,8 @@ pub fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> Sum {
     })
 }
 
-/// Does the same as [`copy_and_sum`], but writes to memory with other writers, such as guest memory. No reference to
-/// the destination may exist. The function does not read the destination.
+/// Does the same as [`copy_and_sum`], but writes to memory that other code can write at the same time, such as guest
+/// memory. No reference to the destination may exist. The function does not read the destination.
 ///
 /// # Safety
 /// `dst` must be valid for writes of `src.len()` bytes, none of them in `src`.
@@ -141,7 +141,7 @@ pub unsafe fn copy_and_sum_to(src: &[u8], dst: *mut u8) -> Sum {
     Sum(unsafe { kernel::active().copy_and_sum_to(src, dst) })
 }
 
-/// The sizes in a segmented message: segment length, and distance between the frames' slots.
+/// The sizes for a segmented message: the length of a segment, and the distance between the slots of two frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     /// Length of a segment in bytes.
@@ -150,7 +150,7 @@ pub(crate) struct Run {
     pub(crate) stride: usize,
 }
 
-/// The headers of every segment of a run. The headers differ only in some words and the checksum.
+/// The headers common to all frames of one segmented message. Between frames, only some words and the checksum differ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head<'a> {
     /// Header bytes. The bytes past `len` are undefined.
@@ -168,7 +168,8 @@ pub(crate) struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Maximum head length: Ethernet, a tag, IPv6 and TCP with all options fit. Equals two of the longest vectors.
+    /// Maximum head length: Ethernet, a tag, IPv6 and TCP with all options fit. The value is twice the length of the
+    /// longest vector register.
     pub(crate) const LEN_MAX: usize = 128;
     /// Offset value that means "the word is absent".
     pub(crate) const NOWHERE: u8 = u8::MAX;
@@ -184,7 +185,7 @@ impl Head<'_> {
         }
     }
 
-    /// Writes the checksum for a message with this `sum`.
+    /// Writes the checksum of a message with this `sum` to the checksum field of `frame`.
     #[inline]
     fn put_checksum(&self, sum: u64, frame: &mut [u8]) {
         let checksum = match Sum(sum).checksum() {
@@ -195,12 +196,12 @@ impl Head<'_> {
     }
 }
 
-/// Four words that differ from frame to frame, in memory order.
+/// The four 16-bit words of a head that differ from frame to frame, in memory order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadWords(u64);
 
 impl HeadWords {
-    /// The number of words.
+    /// Number of 16-bit words in [`HeadWords`].
     pub(crate) const COUNT: usize = 4;
 
     /// Packs the four words of `first` and `second` (two host integers, stored big-endian).
@@ -241,8 +242,8 @@ pub fn kernel_name() -> &'static str {
     kernel::active().name
 }
 
-/// Selects the portable kernel from now on. Benchmarks that count instructions call this, because their counts must not
-/// depend on the processor.
+/// Selects the portable kernel from now on. Benchmarks that count instructions call this function, because the number
+/// of instructions must not depend on the processor.
 #[doc(hidden)]
 pub fn use_portable_kernel() {
     kernel::activate(kernel::portable());

@@ -1,4 +1,5 @@
-//! Receive coalescing: merges verified frames of a flow. Segmentation of the result returns the original bytes.
+//! Receive coalescing: merges verified frames of a flow into one frame, the aggregate. Segmentation of an aggregate
+//! returns the original bytes.
 //!
 //! The coalescer accepts the same frames as Linux 6.18's GRO (TCP, and UDP as with `rx-udp-gro-forwarding`), with these
 //! stricter rules:
@@ -6,18 +7,18 @@
 //! * The IP and transport checksums of a frame are verified in the pass that copies the frame's payload. A frame with a
 //!   wrong checksum leaves the aggregate unchanged.
 //! * Frames of a flow keep their order: an aggregate is delivered before any later frame of the same flow. A pure ACK,
-//!   a bad frame or a frame with IPv4 options flushes its flow. A fragment has no known ports, so it flushes every flow
-//!   between its addresses. A malformed frame flushes all flows.
+//!   a frame with a wrong checksum or a frame with IPv4 options flushes the frame's flow. The ports of a fragment are
+//!   unknown, so a fragment flushes every flow between the fragment's addresses. A malformed frame flushes all flows.
 //! * Ethernet padding is trimmed before a frame is coalesced. A frame with other bytes after the IP packet (a
 //!   redundancy control trailer, a time stamp) is delivered alone and unchanged.
-//! * Two fields ignored by Linux must be equal, because segmentation would change them: the urgent pointer, and the
-//!   reserved bit of IPv4's fragment field.
-//! * Frames with equal IPv4 IDs are coalesced only with DF.
+//! * Two fields that Linux ignores must be equal in all frames of an aggregate, because segmentation would change them:
+//!   the urgent pointer, and the reserved bit of IPv4's fragment field.
+//! * Frames with equal IPv4 IDs are coalesced only with DF set.
 //! * Frames with CWR are coalesced only with [`Offloads::RSC_ACCECN`]. A host that segments by RFC 3168 keeps CWR on
-//!   the first segment only, which falsifies AccECN's counter in AE, CWR and ECE (RFC 9768 3.2.2). With the offload,
+//!   the first segment only, which falsifies AccECN's counter in AE, CWR and ECE (RFC 9768 3.2.2). With `RSC_ACCECN`,
 //!   frames with CWR are coalesced as in Linux 7, and the aggregate is marked with [`Cwr::All`](crate::meta::Cwr).
-//! * A frame with a TCP or IPv4 checksum field of 0xffff is not coalesced. The value is correct, but segmentation
-//!   writes 0.
+//! * A frame with a TCP or IPv4 checksum field of 0xffff is not coalesced. The value 0xffff is a correct checksum, but
+//!   segmentation would write 0.
 //!
 //! | frame | action |
 //! |---|---|
@@ -28,12 +29,12 @@
 //! | CWR without `RSC_ACCECN`; IPv4 options; headers > 192 bytes | is delivered alone, after its flow's aggregate |
 //! | UDP without checksum; with a trailer | is delivered alone, after its flow's aggregate |
 //!
-//! The IPv4 IDs of an aggregate increase by one per frame or, with DF set, are all equal. The second frame selects one
-//! of the two cases. A vnet header has no field for equal IDs, so segmentation of an aggregate with equal IDs writes
-//! increasing IDs. (RFC 6864 4.1: the ID of a datagram with DF set has no meaning.) Only in this case does segmentation
-//! not return the original bytes.
+//! The IPv4 IDs of an aggregate increase by one per frame or, with DF set, are all equal. The second frame of an
+//! aggregate decides between increasing and equal IDs. A vnet header has no field for equal IDs, so segmentation of an
+//! aggregate with equal IDs writes increasing IDs. (RFC 6864 4.1: the ID of a datagram with DF set has no meaning.)
+//! Only for equal IDs does segmentation not return the original bytes.
 //!
-//! When every slot is in use, the oldest flow is delivered to free its slot.
+//! When every slot of the flow table is in use, the coalescer delivers the oldest flow to free that flow's slot.
 
 mod flow;
 mod head;
@@ -79,10 +80,10 @@ pub struct CoalesceConfig {
     pub segments_max: u16,
     /// Maximum number of UDP datagrams in an aggregate, 1 to [`UDP_SEGMENTS_MAX`].
     pub udp_segments_max: u16,
-    /// Maximum time to hold a flow after its first frame, in nanoseconds. With 0, the caller flushes at the end of each
-    /// batch.
+    /// Maximum time to hold a flow after its first frame, in nanoseconds. With 0, the caller calls [`Coalescer::flush`]
+    /// at the end of each batch.
     pub hold_ns: u64,
-    /// Mark for a frame with correct checksums.
+    /// Mark in the metadata of a frame with correct checksums.
     pub rx_csum: RxCsum,
 }
 
@@ -95,9 +96,9 @@ pub enum RxCsum {
     /// [`ChecksumState::Good`]: the frame keeps its bytes. Guests support this mark.
     #[default]
     DataValid,
-    /// [`ChecksumState::Partial`]: the field receives the pseudo-header's sum. A Linux TAP supports only this mark, and
-    /// ignores virtio's `DATA_VALID`. A DHCP reply keeps its checksum, because DHCP clients read raw frames and verify
-    /// the checksum.
+    /// [`ChecksumState::Partial`]: the checksum field receives the pseudo-header's sum. A Linux TAP supports only this
+    /// mark, and ignores virtio's `DATA_VALID`. A DHCP reply keeps its checksum, because DHCP clients read raw frames
+    /// and verify the checksum.
     NeedsCsum,
 }
 
@@ -140,9 +141,9 @@ pub struct Coalescer {
     config: CoalesceConfig,
     table: FlowTable,
     buffers: Buffers,
-    /// Offloads last requested by the caller.
+    /// Receive offloads in the caller's latest request.
     asked: Offloads,
-    /// Offloads in effect: the requested offloads that have their prerequisites.
+    /// Receive offloads in use: the requested offloads whose prerequisites are also requested.
     enabled: Offloads,
 }
 
@@ -164,13 +165,13 @@ impl Coalescer {
     ///
     /// * `enabled` selects receive offloads ([`Offloads::RX`]). An offload without its prerequisites is ignored. Before
     ///   an offload is switched off, all held frames are delivered.
-    /// * `hash` is passed on in the metadata. An aggregate has the hash of its first frame.
+    /// * `hash` is copied to the metadata of the delivered frame. An aggregate has the hash of its first frame.
     ///
     /// With [`Offloads::RX_CHECKSUM`], a frame delivered alone carries the verdict of [`Frame::verify`], marked as in
     /// [`CoalesceConfig::rx_csum`]. Without this offload, such frames are not verified. A frame delivered alone keeps
     /// its padding, unless it is marked with a partial checksum. A frame with a trailer is not marked with a partial
-    /// checksum. The only frame of an aggregate is delivered without padding. The field `queue` is 0, and the caller
-    /// sets it.
+    /// checksum. The only frame of an aggregate is delivered without padding. The field `queue` of the metadata is 0,
+    /// and the caller sets `queue`.
     ///
     /// After the call, the bytes of `frame` are the same as before. A partial checksum is written only while `out`
     /// reads the frame.
@@ -185,7 +186,8 @@ impl Coalescer {
     ) {
         self.switch(enabled, out);
         let Ok((frame, layout)) = frame.parts_mut() else { return self.pass_malformed(frame.bytes_mut(), hash, out) };
-        // Frames arrive in bursts of one flow. So compare with the headers of the last flow before any look-up.
+        // Frames arrive in bursts of one flow. So compare with the headers of the previous frame's flow before any
+        // look-up.
         let last = self.table.last;
         let flow = self.table.flow_mut(last);
         if flow.has_ports_of(frame, layout) {
@@ -257,7 +259,7 @@ impl Coalescer {
         if self.enabled.contains(offload) { Key::of(frame, layout) } else { None }
     }
 
-    /// Coalesces a frame that does not belong to the last flow.
+    /// Coalesces a frame that does not belong to the previous frame's flow.
     #[inline(never)]
     fn push_to_any(&mut self, (frame, layout): Framed<'_>, arrival: Arrival, out: &mut impl Sink) {
         let Some(key) = self.key_of(frame, layout) else {
@@ -272,7 +274,7 @@ impl Coalescer {
         }
     }
 
-    /// Closes the aggregate of a flow after a frame that ended or did not continue it.
+    /// Closes the aggregate of a flow after a frame that ended the aggregate or could not join the aggregate.
     #[inline(never)]
     fn settle(
         &mut self,
@@ -294,7 +296,8 @@ impl Coalescer {
         }
     }
 
-    /// Starts an aggregate with a frame if its flow has none. Delivers a frame that must not start an aggregate.
+    /// Starts an aggregate with a frame if the frame's flow has no aggregate. Delivers a frame that must not start an
+    /// aggregate.
     fn start_or_pass(&mut self, key: Key, (frame, layout): Framed<'_>, (hash, now_ns): Arrival, out: &mut impl Sink) {
         let Some((shape, network, transport)) = self.first_of(frame, layout) else {
             return self.pass(frame, layout, hash, out);
@@ -314,7 +317,7 @@ impl Coalescer {
         }
     }
 
-    /// Parses a frame as the first of an aggregate. Returns `None` if the frame must not start an aggregate.
+    /// Parses a frame as the first frame of an aggregate. Returns `None` if the frame must not start an aggregate.
     fn first_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<(Shape, NetworkFields, TransportFields)> {
         let has_room = layout.packet_end - layout.network_start <= self.config.packet_len_max;
         let has_ipv4_options = layout.network == Network::Ipv4 && layout.network_options;
@@ -355,7 +358,7 @@ impl Coalescer {
 
     /// Delivers a frame alone, with the verdict on its checksums. A frame marked with a partial checksum loses its
     /// padding, because the receiver completes the checksum over all bytes to the end of the frame. A frame with a
-    /// trailer and a reply of a DHCP server keep their bytes, without a mark.
+    /// trailer, and a reply of a DHCP server, are delivered with unchanged bytes and without a mark.
     fn pass(&self, frame: &mut [u8], layout: &FrameLayout, hash: Option<u32>, out: &mut impl Sink) {
         let is_verified = self.enabled.contains(Offloads::RX_CHECKSUM);
         let verdict = if is_verified { verify(frame, layout) } else { ChecksumState::Unknown };
@@ -418,7 +421,7 @@ fn is_for_dhcp_client(frame: &[u8], layout: &FrameLayout) -> bool {
 #[derive(Debug)]
 struct Buffers {
     bytes: Vec<u8>,
-    /// Offset of the first buffer, aligned to a cache line.
+    /// Offset of the first flow's buffer in the allocation, aligned to a cache line.
     start: usize,
     stride: usize,
     len: usize,

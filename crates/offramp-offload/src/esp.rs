@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The payload stays in place: [`OutboundSa::seal_in_place`] moves the headers towards lower addresses, and
-//! [`InboundSa::open`] moves them back. [`OutboundSa::seal`] copies into another buffer. [`SealedSegments`] segments a
-//! super-frame first.
+//! [`InboundSa::open`] moves the headers back. [`OutboundSa::seal`] copies into another buffer. [`SealedSegments`]
+//! segments a super-frame first.
 //!
 //! | feature | source |
 //! |---|---|

@@ -1,11 +1,11 @@
 //! CRC-32C, the checksum of an SCTP packet (RFC 9260 6.8 and appendix A). CRC-32C covers no pseudo-header, so a sender
-//! leaves the field zero for the adapter.
+//! that offloads the checksum leaves the checksum field zero.
 
 /// IP protocol number of SCTP.
 pub(crate) const PROTOCOL_SCTP: u8 = 132;
 /// Offset of the checksum in SCTP's common header (RFC 9260 3.1).
 pub(crate) const SCTP_CHECKSUM_OFFSET: usize = 8;
-/// Length of SCTP's common header in bytes. The checksum is its last field.
+/// Length of SCTP's common header in bytes. The checksum is the last field of the header.
 pub(crate) const SCTP_HEADER_LEN: usize = 12;
 /// Castagnoli's polynomial, with the lowest coefficient in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -41,7 +41,7 @@ const fn remainder(mut bits: u32) -> u32 {
     bits
 }
 
-/// Returns the remainder of a message after appending `bytes`. `crc` is the remainder so far.
+/// Returns the remainder of a message after appending `bytes`. `crc` is the remainder of the message before `bytes`.
 fn update(mut crc: u32, bytes: &[u8]) -> u32 {
     let (steps, rest) = bytes.as_chunks::<STEP_LEN>();
     for step in steps {
@@ -51,8 +51,8 @@ fn update(mut crc: u32, bytes: &[u8]) -> u32 {
     rest.iter().fold(crc, |crc, &byte| crc >> 8 ^ TABLES[0][(crc as u8 ^ byte) as usize])
 }
 
-/// Writes the checksum of the SCTP packet that fills `packet`. The old value of the field is ignored. A packet shorter
-/// than its header stays unchanged.
+/// Writes the checksum of the SCTP packet that fills `packet`. The old value of the checksum field is ignored. A packet
+/// shorter than SCTP's common header stays unchanged.
 pub(crate) fn write_sctp(packet: &mut [u8]) {
     let Some((header, rest)) = packet.split_at_mut_checked(SCTP_HEADER_LEN) else { return };
     header[SCTP_CHECKSUM_OFFSET..].fill(0);

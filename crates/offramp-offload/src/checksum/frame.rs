@@ -12,7 +12,8 @@ const CHECKSUM_LEN: usize = 2;
 /// exceed 65,535 (jumbograms, super-frames).
 ///
 /// The addresses are read from the IP header. If an IPv6 routing header has segments left, the final destination is in
-/// the routing header, and the sender used another sum. Such a frame verifies as bad, as in every adapter.
+/// the routing header, and the sender's checksum covers that address. So [`verify`] reports such a frame as bad, as
+/// every adapter does.
 ///
 /// Returns [`Sum::ZERO`] if the network is opaque.
 #[inline]
@@ -28,8 +29,9 @@ pub(crate) fn pseudo_header(frame: &[u8], layout: &FrameLayout, transport_len: u
 ///
 /// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if present) and of TCP or UDP are correct.
 /// * [`ChecksumState::Bad`]: one of these checksums is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200 8.1).
-/// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all could be verified. The frame carries no IP,
-///   neither TCP nor UDP, or only a fragment, or its UDP checksum over IPv4 is 0 (RFC 768: the sender computed none).
+/// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all could be verified. Either the frame carries
+///   no IP, neither TCP nor UDP, or only a fragment. Or the UDP checksum over IPv4 is 0 (RFC 768: the sender computed
+///   no checksum).
 pub(crate) fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
     if !ipv4_header_is_good(frame, layout) {
         return ChecksumState::Bad;
@@ -67,8 +69,8 @@ pub(crate) fn is_good_ipv4_header(header: &[u8; IPV4_HEADER_LEN_MIN]) -> bool {
     Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum()).is_right()
 }
 
-/// Turns a correct transport checksum into a partial one. The field receives the pseudo-header's sum, as if the frame
-/// had never left a host. [`complete`] restores the old field (0 as 0xffff).
+/// Turns a correct transport checksum into a partial checksum. The checksum field receives the pseudo-header's sum, as
+/// in a frame that never left a host. [`complete`] restores the old value of the field (0 as 0xffff).
 ///
 /// The frame must be TCP or UDP, and [`verify`] must have returned [`ChecksumState::Good`].
 pub(crate) fn make_partial(frame: &mut [u8], layout: &FrameLayout) -> PartialChecksum {
@@ -78,13 +80,13 @@ pub(crate) fn make_partial(frame: &mut [u8], layout: &FrameLayout) -> PartialChe
     PartialChecksum { start: layout.transport_start as u16, offset: offset as u16 }
 }
 
-/// The reason for an incomplete checksum. The frame is then unchanged.
+/// The reason why [`complete`] completed no checksum. After an error, the frame is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CompleteError {
-    /// The given end of the packet lies after the frame's end.
+    /// The end of the packet, as passed by the caller, lies after the frame's end.
     #[error("checksum: packet end {end} lies past the frame of {frame_len} bytes; check the length given")]
     End {
-        /// Given end, bytes from the start of the frame.
+        /// End of the packet as passed by the caller, bytes from the start of the frame.
         end: usize,
         /// Length of the frame, bytes.
         frame_len: usize,
@@ -94,7 +96,7 @@ pub enum CompleteError {
         "checksum: field at {field} does not lie inside the packet that ends at {end}; check csum_start and csum_offset"
     )]
     Field {
-        /// Offset of the field, bytes from the start of the frame.
+        /// Offset of the checksum field, bytes from the start of the frame.
         field: usize,
         /// End of the packet, bytes from the start of the frame.
         end: usize,
@@ -104,13 +106,13 @@ pub enum CompleteError {
 /// Completes a checksum: computes the checksum over `frame[partial.start..end]` and writes it to the field. The range
 /// includes the field, which holds the pseudo-header's sum.
 ///
-/// Uses start and offset as given, even if odd or deep inside a tunnel. The function reads no header. A result of 0 is
-/// written as 0xffff, the same number in one's complement. UDP requires 0xffff in place of 0 (RFC 768: 0 means "none"),
-/// TCP permits it, and Linux writes it for TCP and UDP.
+/// Uses the start and the offset from `partial`, even an odd start or a start inside a tunnel. The function
+/// reads no header. A result of 0 is written as 0xffff, the same number in one's complement. UDP requires 0xffff in
+/// place of 0 (RFC 768: 0 means "none"), TCP permits it, and Linux writes it for TCP and UDP.
 ///
 /// # Errors
-/// Returns an error if `start` or the field lies outside `frame[..end]`, or `end` lies outside the frame. The frame is
-/// then unchanged.
+/// Returns an error if `start` or the field lies outside `frame[..end]`, or `end` lies outside the frame. After an
+/// error, the frame is unchanged.
 #[inline]
 pub fn complete(frame: &mut [u8], partial: PartialChecksum, end: usize) -> Result<(), CompleteError> {
     let frame_len = frame.len();

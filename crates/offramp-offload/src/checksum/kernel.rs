@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use super::x86;
 use super::{Head, HeadWords, Run, portable};
 
-/// Maximum length for the inlined scalar path, bytes. Up to this length, a call of a kernel costs more than it saves.
+/// Maximum length for the inlined scalar path, bytes. Up to this length, a call of a kernel costs more time than the
+/// kernel saves.
 pub(super) const SHORT_LEN_MAX: usize = 128;
 /// Maximum length for one call to a kernel, bytes. The value is even, so that the next call starts at an even offset.
 /// The value is small enough for 32-bit accumulators, see `x86`.
@@ -27,8 +28,8 @@ pub(super) struct Kernel {
     is_available: fn() -> bool,
     /// Computes the sum of a message with a length in `LENS`.
     sum: unsafe fn(&[u8]) -> u64,
-    /// Computes the sum of a message with a length in `LENS`, and copies the message to another place. The destination
-    /// has the same number of writable bytes and is not read.
+    /// Computes the sum of a message with a length in `LENS`, and copies the message to another address. The
+    /// destination has as many writable bytes as the message, and is not read.
     copy_and_sum: unsafe fn(&[u8], *mut u8) -> u64,
 }
 

@@ -7,8 +7,9 @@ use core::sync::atomic::{Ordering, compiler_fence};
 const WORD: usize = size_of::<u64>();
 /// Bytes added by one carry chain before the end-around carry.
 const CHAIN: usize = 4 * WORD;
-/// Bytes copied before their sum is computed. A block fits into any first-level cache. A block is also too short for
-/// `rep movsb` in the C library. On Zen 4, `rep movsb` to an unaligned destination is 28 times slower than vectors.
+/// Length of a block in bytes. [`copy_and_sum`] copies a block, and then computes the block's sum. A block fits into
+/// any first-level cache. A block is also too short for `rep movsb` in the C library. On Zen 4, `rep movsb` to an
+/// unaligned destination is 28 times slower than vectors.
 const COPY_BLOCK_LEN: usize = 1024;
 
 /// Returns `a + b` modulo 2⁶⁴ − 1, with an end-around carry.
@@ -76,7 +77,7 @@ pub(super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
     })
 }
 
-/// Adds four words, each with the carry of the previous addition.
+/// Adds the four words of `bytes` to `total`, each with the carry of the previous addition.
 #[inline]
 fn chain(total: u64, bytes: &[u8; CHAIN]) -> u64 {
     let (words, _) = bytes.as_chunks::<WORD>();
@@ -127,7 +128,7 @@ fn padded(message: &[u8]) -> u64 {
     word.to_be()
 }
 
-/// Copies the last `len` < 8 bytes. Can also copy some earlier bytes a second time.
+/// Copies the last `len` < 8 bytes of `src`. The function can copy some bytes before these bytes a second time.
 #[inline]
 fn copy_tail(src: &[u8], dst: &mut [u8], len: usize) {
     if len == 0 {

@@ -157,9 +157,9 @@ macro_rules! avx512_kernel {
             /// One vector of a head.
             struct HeadBlock {
                 bytes: __m512i,
-                /// Index of the changed word for each place.
+                /// For each 16-bit word of the vector: the index of the [`HeadWords`] word that replaces it.
                 sources: __m512i,
-                /// Mask of the places with a changed word.
+                /// Mask of the 16-bit words that a [`HeadWords`] word replaces.
                 mask: __mmask32,
             }
 
@@ -203,7 +203,8 @@ macro_rules! avx512_kernel {
             pub(in super::super) unsafe fn copy_and_sum(src: &[u8], to: *mut u8) -> u64 {
                 debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX);
                 let (len, from) = (src.len(), src.as_ptr());
-                // Even, so that words stay aligned to the message. With an odd `to`, the stores cross cache lines.
+                // `lead` is even, so that words stay aligned to the message. With an odd `to`, the stores cross cache
+                // lines.
                 let lead = (ZMM - to.addr() % ZMM) & !1;
                 let mut acc = [_mm512_setzero_si512(); UNROLL];
                 // SAFETY: source and destination have more than ZMM bytes.
@@ -222,7 +223,7 @@ macro_rules! avx512_kernel {
                     acc[1] = accumulate(acc[1], unsafe { copy(from.add(at), to.add(at)) });
                     at += ZMM;
                 }
-                // Add the last whole words, from an even offset. Words added before are masked off.
+                // Add the last whole words, from an even offset. Words already added are masked off.
                 let last_at = (len - ZMM) & !1;
                 // SAFETY: the vector ends at or before `len`, because last_at + ZMM <= len.
                 let last = unsafe { copy(from.add(last_at), to.add(last_at)) };

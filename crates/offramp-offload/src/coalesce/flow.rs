@@ -15,9 +15,9 @@ const PORTS_LEN: usize = 4;
 /// The result of an attempt to coalesce a frame with an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The frame was coalesced, and more frames can follow.
+    /// The frame was coalesced, and the aggregate accepts more frames.
     Open,
-    /// The frame was coalesced, and no frame can follow.
+    /// The frame was coalesced, and the aggregate accepts no further frame.
     Last,
     /// The frame's headers differ from the aggregate's headers. No checksum was verified.
     OtherHeaders,
@@ -47,8 +47,8 @@ pub(super) struct First<'a> {
 
 /// The state of an aggregate, without its bytes.
 ///
-/// All frames except the last carry `size` bytes. So the number of frames determines the place of the next frame in the
-/// stream and in the buffer. A coalesced frame usually changes only this number, because every store waits for the
+/// All frames except the last carry `size` bytes. So the number of frames determines the offset of the next payload in
+/// the stream and in the buffer. Coalescing a frame usually changes only this number, because every store waits for the
 /// stores of the payload. A vacant slot has the default value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
@@ -59,17 +59,17 @@ pub(super) struct Flow {
     seq: u32,
     /// Increment of the sequence number per frame, 0 for UDP.
     seq_step: u32,
-    /// Number of coalesced frames.
+    /// Number of frames in the aggregate.
     pub(super) segments: u16,
-    /// Maximum number of coalesced frames.
+    /// Maximum number of frames in the aggregate.
     segments_max: u16,
     /// Payload length of every frame except the last, bytes.
     size: u16,
-    /// Payload length of the last frame, bytes, valid once the frame has arrived.
+    /// Payload length of the last frame, bytes. Valid once the last frame has arrived.
     size_last: u16,
     /// IPv4 ID of the first frame, 0 for IPv6.
     id: u16,
-    /// Increment of the ID per frame, 1 or 0, known from the second frame on.
+    /// Increment of the IPv4 ID per frame, 1 or 0. Known from the second frame on.
     id_step: u16,
     /// FIN and PSH of the last frame.
     flags_last: u8,
@@ -143,8 +143,9 @@ impl Flow {
         frame.get(start..start + PORTS_LEN).is_some_and(|ports| *ports == self.ports)
     }
 
-    /// Coalesces the frame if segmentation of the aggregate would restore it. Appends the frame's payload and verifies
-    /// the frame in the same pass. The sums of the headers are known except for the varying words.
+    /// Coalesces the frame if segmentation of the aggregate would restore the frame. Appends the frame's payload and
+    /// verifies the frame in the same pass. The sums of the headers, except for the words that vary, are known from the
+    /// first frame.
     #[inline]
     pub(super) fn coalesce(
         &mut self,
@@ -225,7 +226,8 @@ impl Flow {
         usize::from(self.shape.payload_start) + full * usize::from(self.size) + usize::from(self.size_last)
     }
 
-    /// Repairs the headers at the front of the buffer. Returns the metadata of the aggregate, and its length in bytes.
+    /// Updates the headers at the front of the buffer for the whole aggregate. Returns the metadata and the length in
+    /// bytes of the aggregate.
     pub(super) fn finish(&self, buffer: &mut [u8], rx_csum: RxCsum) -> (RxMeta, usize) {
         let meta = RxMeta {
             checksum: ChecksumState::Good,
@@ -274,8 +276,8 @@ impl Flow {
         }
     }
 
-    /// Writes the TCP flags or the UDP length, and the pseudo-header's sum to the checksum field. Returns the field's
-    /// offset.
+    /// Writes the TCP flags or the UDP length, and the pseudo-header's sum to the checksum field. Returns the offset of
+    /// the checksum field from the transport header.
     fn write_transport(&self, transport: &mut [u8]) -> usize {
         let transport_len = (self.len() - usize::from(self.shape.transport_start)) as u16;
         let field = if self.shape.is_udp {

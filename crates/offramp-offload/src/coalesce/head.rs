@@ -1,5 +1,5 @@
-//! The parts of a frame's headers that control coalescing. These are the flow's key, the bytes common to all frames of
-//! an aggregate, and the fields that increase per frame.
+//! The parts of a frame's headers that control coalescing: the flow's key, the bytes common to all frames of an
+//! aggregate, and the fields that increase per frame.
 
 // Passed by value, a `Shape` would be packed into one register and unpacked with masks, for each frame.
 #![allow(clippy::trivially_copy_pass_by_ref)]
@@ -61,8 +61,8 @@ impl Key {
         Some(Self { addresses, ports_and_kind: u64::from(ports) | is_ipv6 << 32 | is_udp << 33 })
     }
 
-    /// Returns true if both keys name the same flow. Compares word by word in registers, without branches. Words stored
-    /// one by one and reloaded as vectors would stall.
+    /// Returns true if both keys name the same flow. Compares word by word in registers, without branches. A vector
+    /// load of words that were stored one by one would stall.
     #[inline]
     pub(super) fn is(&self, other: &Self) -> bool {
         let difference = self.ports_and_kind ^ other.ports_and_kind;
@@ -95,7 +95,7 @@ fn multiply_and_fold(a: u64, b: u64) -> u64 {
 /// Maximum total length of a coalesced frame's headers in bytes. Two VLAN tags, IPv6, TCP with all its options, and 70
 /// bytes of extension headers fit.
 pub(super) const HEADER_LEN_MAX: usize = 192;
-/// Number of bytes compared at once. No TCP or UDP frame has shorter headers.
+/// Length in bytes of a block, the unit of comparison. No TCP or UDP frame has shorter headers.
 const BLOCK_LEN: usize = 32;
 /// Number of words in a block.
 const BLOCK_WORDS: usize = BLOCK_LEN / size_of::<u64>();
@@ -115,7 +115,7 @@ impl Block {
     }
 }
 
-/// Expected bytes, and a mask of the bits to compare.
+/// A block of expected header bytes, and a mask of the bits to compare.
 #[derive(Clone, Copy, Debug, Default)]
 struct Masked {
     bytes: Block,
@@ -138,7 +138,7 @@ impl Masked {
 /// matches no frame's headers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Template {
-    /// Length of all headers in bytes, 0 if vacant.
+    /// Length of all headers in bytes, 0 if the template is vacant.
     len: usize,
     /// Last block of the headers, which can overlap the whole blocks before it.
     last: Masked,
@@ -166,8 +166,8 @@ impl Template {
         }
     }
 
-    /// Returns the frame's headers if they are equal within the mask. Equal bytes are parsed equally, so the frame's
-    /// layout then differs from the first frame's layout only in the packet length.
+    /// Returns the frame's headers if the headers equal the template's headers within the mask. Equal bytes are parsed
+    /// equally, so the frame's layout then differs from the first frame's layout only in the packet length.
     #[inline]
     pub(super) fn match_headers<'a>(&self, frame: &'a [u8], layout: &FrameLayout) -> Option<&'a [u8]> {
         let headers = frame.get(..self.len)?;
@@ -234,7 +234,7 @@ pub(super) struct NetworkFields {
     /// True if the next frame can carry the same ID. DF is set, so the ID has no meaning (RFC 6864 4.1), or the packet
     /// is IPv6 and has no ID.
     pub(super) may_repeat_id: bool,
-    /// Sum of the words that differ from frame to frame.
+    /// Sum of the IP header words that differ from frame to frame.
     varying: u32,
     /// True if the checksum field, even if correct, differs from the value written by segmentation: 0xffff in place of
     /// 0.
@@ -298,7 +298,7 @@ impl TransportFields {
 /// The folded sums of the header words common to all frames of an aggregate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CommonSums {
-    /// Sum of the IPv4 header. All ones for IPv6, which has no header checksum.
+    /// Sum of the IPv4 header's common words. All ones for IPv6, which has no header checksum.
     ip: u16,
     /// Sum of the pseudo-header without the length.
     pseudo: u16,
@@ -342,7 +342,7 @@ impl CommonSums {
     }
 }
 
-/// Subtracts `words`, the total of some words in `sum`, from `sum`.
+/// Subtracts from `sum` the total `words` of some of the words that `sum` covers.
 fn without(sum: Sum, words: u32) -> u16 {
     fold(u32::from(sum.fold()) + u32::from(!fold(words)))
 }

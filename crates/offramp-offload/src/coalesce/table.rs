@@ -6,13 +6,14 @@ use super::flow::Flow;
 use super::head::Key;
 use crate::table::{Order, Table};
 
-/// The table of flows by key. The secrets of the hash stay inside: no output depends on the secrets.
+/// The table of flows by key. No output of the table depends on the secrets of the hash function.
 #[derive(Debug)]
 pub(super) struct FlowTable {
     pub(super) flows: Table<Flow>,
     by_start: Order,
     secrets: [u64; 5],
-    /// Slot of the flow found or started last, because frames arrive in bursts of one flow. The slot can be vacant.
+    /// Slot of the flow that was found or started last, because frames arrive in bursts of one flow. The slot can be
+    /// vacant.
     pub(super) last: usize,
 }
 

@@ -61,7 +61,7 @@ struct Spec {
     seq: u32,
     ack: u32,
     flags: u8,
-    /// AE, the bit above the flags.
+    /// AE bit of the TCP header, above the eight bits of `flags`.
     ae: u8,
     window: u16,
     urgent: u16,
@@ -79,7 +79,7 @@ enum Checksum {
     Absent,
 }
 
-/// Returns bytes that encode their place in the stream, so that the test detects every swap.
+/// Returns bytes whose values encode their offset in the stream, so that a test detects every swap.
 fn stream(seq: u32, len: usize) -> Vec<u8> {
     (seq..seq + len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
@@ -115,7 +115,7 @@ fn tcp(seq: u32, len: usize) -> Spec {
     }
 }
 
-/// Returns consecutive segments of these sizes, with increasing IDs.
+/// Returns consecutive TCP segments with payloads of these sizes, and with increasing IPv4 IDs.
 fn tcp_run(sizes: &[usize]) -> Vec<Spec> {
     let mut seq = 10_000;
     let specs = sizes.iter().enumerate().map(|(n, len)| {
@@ -126,7 +126,7 @@ fn tcp_run(sizes: &[usize]) -> Vec<Spec> {
     specs.collect()
 }
 
-/// Returns datagrams of these sizes, with increasing IDs.
+/// Returns UDP datagrams with payloads of these sizes, and with increasing IPv4 IDs.
 fn udp_run(sizes: &[usize]) -> Vec<Spec> {
     tcp_run(sizes).into_iter().map(|spec| Spec { is_udp: true, ..spec }).collect()
 }
@@ -140,13 +140,13 @@ fn padded(spec: Spec) -> Spec {
     Spec { padding: 60_usize.saturating_sub(spec.build().len()), ..spec }
 }
 
-/// Changes one frame of a run.
+/// Changes frame `at` of `specs`.
 fn with(mut specs: Vec<Spec>, at: usize, change: impl Fn(&mut Spec)) -> Vec<Spec> {
     change(&mut specs[at]);
     specs
 }
 
-/// Changes every frame of a run.
+/// Changes every frame of `specs`.
 fn with_all(mut specs: Vec<Spec>, change: impl Fn(usize, &mut Spec)) -> Vec<Spec> {
     specs.iter_mut().enumerate().for_each(|(n, spec)| change(n, spec));
     specs
@@ -274,8 +274,8 @@ fn coalesce_with(config: CoalesceConfig, frames: &[Vec<u8>]) -> Vec<Delivered> {
     delivered
 }
 
-/// Returns the payload sizes of the delivered frames of one flow. Checks that their segmentation restores exactly the
-/// given frames.
+/// Returns the payload sizes of the delivered frames of one flow. Checks that segmentation of the delivered frames
+/// restores exactly the frames in `specs`.
 fn sizes_with(config: CoalesceConfig, specs: &[Spec]) -> Vec<usize> {
     let frames: Vec<_> = specs.iter().map(Spec::build).collect();
     let delivered = coalesce_with(config, &frames);
@@ -328,7 +328,7 @@ fn ipv4_id_at(frame: &[u8]) -> Option<usize> {
     (layout.network == Network::Ipv4).then_some(layout.network_start + 4)
 }
 
-/// Segments an aggregate in the way of a host, with new checksums. Also checks the metadata.
+/// Segments an aggregate as a host does, with new checksums. Also checks the metadata.
 fn segments_of((meta, bytes): &Delivered) -> Vec<Vec<u8>> {
     let Some(segmentation) = meta.segmentation else {
         assert_eq!(meta.segments, 1);

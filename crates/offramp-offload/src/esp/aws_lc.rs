@@ -1,12 +1,12 @@
-//! aws-lc's AEADs.
+//! The AEADs of the cipher library aws-lc.
 
 use super::library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, NONCE_LEN, Nonce};
 use super::suite::{AesKey, TAG_LEN};
 use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use aws_lc_rs::error::Unspecified;
 
-/// Maximum length of a packet copied before its encryption with AES-GCM, bytes. For longer packets, the trailer is
-/// passed separately, at a small cost.
+/// Maximum length of a packet that is copied before AES-GCM encrypts the packet, bytes. For longer packets, the trailer
+/// is passed separately, at a small cost.
 const GCM_COPIED_LEN_MAX: usize = 512;
 
 /// The built-in cipher library.
@@ -42,7 +42,7 @@ impl CipherLibrary for AwsLc {
 
 struct Key {
     key: LessSafeKey,
-    /// Maximum length of a packet copied to `out` before its encryption, bytes.
+    /// Maximum length of a packet that is copied to `out` before the cipher encrypts the packet, bytes.
     copied_len_max: usize,
 }
 

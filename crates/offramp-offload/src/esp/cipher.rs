@@ -1,5 +1,5 @@
-//! The ciphers of the suites. The chosen library provides the AEADs, and aws-lc provides all other ciphers. This crate
-//! implements no cipher.
+//! The ciphers of the suites. The [`CipherLibrary`] chosen by the caller provides the AEADs, and aws-lc provides all
+//! other ciphers. This crate implements no cipher.
 //!
 //! Other parts of the `esp` module use only [`Protection`].
 
@@ -19,7 +19,7 @@ use std::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-/// Length of the upper half of an extended sequence number in bytes. The wire does not carry this half.
+/// Length of the upper half of an extended sequence number in bytes. A packet does not carry this half.
 const ESN_HIGH_LEN: usize = 4;
 /// Label for the derivation of the key that generates CBC's IVs.
 const IV_KEY_LABEL: &[u8] = b"offramp ESP: IV of CBC";
@@ -38,7 +38,7 @@ pub(super) struct Protection {
     kind: Kind,
     pub(super) spi: u32,
     pub(super) suite: Suite,
-    /// Length of the suite's IV on the wire, bytes.
+    /// Length of the suite's IV in a packet, bytes.
     pub(super) iv_len: usize,
     pub(super) icv_len: usize,
     pub(super) alignment: usize,
@@ -112,12 +112,12 @@ impl Protection {
             .map_err(|_| config.invalid(SaFault::WeakKey(config.suite)))
     }
 
-    /// Returns true for an AEAD with the IV on the wire.
+    /// Returns true for an AEAD that sends the IV in the packet.
     pub(super) fn is_aead_with_iv(&self) -> bool {
         matches!(self.kind, Kind::Aead(_)) && !self.has_implicit_iv
     }
 
-    /// Encrypts `packet` in place and writes the check value to its end. Only for an AEAD.
+    /// Encrypts `packet` in place and writes the check value to the packet's end. Valid only for an AEAD.
     #[inline]
     pub(super) fn seal_usual(&self, packet: &mut [u8], sequence: u64) -> Result<(), CipherFailed> {
         let Kind::Aead(aead) = &self.kind else { return Err(CipherFailed) };
@@ -136,7 +136,7 @@ impl Protection {
         aead.seal_from(self.nonce(sequence), self.aad(sequence), from[0], from[1], packet)
     }
 
-    /// Verifies and decrypts `packet`, which ends with the check value. Only for an AEAD.
+    /// Verifies and decrypts `packet`, which ends with the check value. Valid only for an AEAD.
     #[inline]
     pub(super) fn open_usual(&self, packet: &mut [u8], sequence: u64, counter_iv: u64) -> Result<(), CipherFailed> {
         let Kind::Aead(aead) = &self.kind else { return Err(CipherFailed) };
@@ -169,8 +169,8 @@ impl Protection {
         self.seal_with_iv(frame, parts, sequence, sequence)
     }
 
-    /// Does the same as [`Protection::seal`], but header and IV are already written. `counter_iv` repeats the IV of the
-    /// counter modes, in a register.
+    /// Does the same as [`Protection::seal`], but header and IV are already written. For the counter modes,
+    /// `counter_iv` is the same IV as in the packet, passed in a register.
     #[inline]
     pub(super) fn seal_with_iv(
         &self,
@@ -183,8 +183,8 @@ impl Protection {
         key.seal(self.nonce(counter_iv), self.aad(sequence), &mut frame[parts.body_at..parts.end])
     }
 
-    /// Seals for suites with separate encryption (or none) before authentication. A separate function keeps the AEAD
-    /// path short.
+    /// Seals for suites that encrypt first, or not at all, and authenticate in a second step. A separate function keeps
+    /// the AEAD path short.
     #[inline(never)]
     fn seal_in_two_steps(
         &self,
@@ -220,7 +220,7 @@ impl Protection {
         key.open(nonce, self.aad(sequence), &mut frame[parts.body_at..parts.end])
     }
 
-    /// Opens for suites with separate authentication before decryption (or none).
+    /// Opens for suites that authenticate first, and decrypt in a second step or not at all.
     #[inline(never)]
     fn open_in_two_steps(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), CipherFailed> {
         match &self.kind {
@@ -239,7 +239,7 @@ impl Protection {
         }
     }
 
-    /// Returns the IV on the wire, or the sequence number for an implicit IV (RFC 8750 4).
+    /// Returns the IV in the packet, or the sequence number for an implicit IV (RFC 8750 4).
     #[inline]
     fn counter_iv_of(&self, frame: &[u8], parts: &Parts, sequence: u64) -> u64 {
         match frame[parts.esp_at + ESP_HEADER_LEN..].first_chunk() {
@@ -258,9 +258,10 @@ impl Protection {
         Aad::new(self.spi, sequence, self.is_extended)
     }
 
-    /// Lends `work` the packet from the SPI up to the check value, in the form covered by GMAC (RFC 4543 3.3). During
-    /// the call, the upper half of an extended sequence number is stored between the SPI and the lower half. The SPI
-    /// moves to the four bytes before it, which belong to another header and are restored afterwards.
+    /// Calls `work` with the packet from the SPI up to the check value, in the form covered by GMAC (RFC 4543 3.3).
+    /// During the call, the upper half of an extended sequence number is stored between the SPI and the lower half. The
+    /// SPI moves to the preceding four bytes, which belong to another header. The function restores these four bytes
+    /// after the call.
     fn with_whole_header<R>(&self, frame: &mut [u8], parts: &Parts, sequence: u64, work: impl FnOnce(&[u8]) -> R) -> R {
         if !self.is_extended {
             return work(&frame[parts.esp_at..parts.icv_at]);
@@ -311,8 +312,8 @@ struct Cbc {
     encrypting: EncryptingKey,
     decrypting: DecryptingKey,
     /// Encrypts SPI and sequence number under a separate key. The result is unpredictable, as required for CBC's IV
-    /// (NIST SP 800-38A appendix C), and needs no random numbers per packet. The SPI ensures that the two directions of
-    /// one key share no IV.
+    /// (NIST SP 800-38A appendix C), and needs no random numbers per packet. The SPI ensures that two associations with
+    /// the same key, one per direction, share no IV.
     iv_maker: EncryptingKey,
     block_len: usize,
 }

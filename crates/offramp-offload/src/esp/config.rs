@@ -26,14 +26,14 @@ pub enum Mode {
 /// A security association in one direction (RFC 4301 4.1).
 ///
 /// A counter-mode suite (GCM, ChaCha20, GMAC) must never use one sequence number twice with the same key. So after a
-/// restart a key continues with the number after the last `sequence` (RFC 4106 2).
+/// restart, an association with the same key continues with the sequence number after `sequence` (RFC 4106 2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaConfig {
     /// Security parameters index, [`SPI_MIN`] or higher.
     pub spi: u32,
     /// Suite of cipher and integrity check.
     pub suite: Suite,
-    /// Key of the cipher, followed by its salt if the suite has one.
+    /// Key of the cipher, followed by the salt if the suite uses a salt.
     pub encryption_key: SecretKey,
     /// Key of the HMAC. Empty for an AEAD.
     pub integrity_key: SecretKey,
@@ -45,19 +45,20 @@ pub struct SaConfig {
     pub esn: bool,
     /// Size of a receiver's anti-replay window, packets.
     pub replay_window: u32,
-    /// Last sequence number sent, or highest sequence number received. 0 for a new association.
+    /// Last sequence number that the sender used, or highest sequence number that the receiver accepted. 0 for a new
+    /// association.
     pub sequence: u64,
     /// Ports of UDP encapsulation (RFC 3948), or `None` without encapsulation.
     pub udp: Option<UdpPorts>,
     /// Idle time in seconds before a sender behind a NAT sends a NAT-keepalive (RFC 3948 4), or `None` for no
     /// keepalives. The owner of the wire sends the keepalive, see [`super::write_keepalive`].
     pub keepalive_seconds: Option<u32>,
-    /// Limits in packets, bytes and time.
+    /// Limits of the association in packets, bytes and time.
     pub lifetime: Lifetime,
     /// Selector of the allowed clear packets. A receiver refuses all other packets (RFC 4301 5.2).
     pub selector: Selector,
-    /// Outer destination of packets to this association, or `None` to accept any. A tunnel's destination is checked in
-    /// addition.
+    /// Outer destination of packets to this association, or `None` to accept any destination. A tunnel's destination is
+    /// checked in addition.
     pub destination: Option<IpAddr>,
 }
 
@@ -86,7 +87,7 @@ impl SaConfig {
     /// Validates the description.
     ///
     /// # Errors
-    /// Returns the first fault as one line with the name of the association.
+    /// Returns the first fault found. The text of the error is one line that names the association.
     pub fn validate(&self) -> Result<(), InvalidSa> {
         self.check().map_err(|fault| self.invalid(fault))
     }

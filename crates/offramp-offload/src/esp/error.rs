@@ -21,7 +21,7 @@ pub enum SaFault {
     /// The SPI is below [`SPI_MIN`](super::SPI_MIN).
     #[error("this SPI is reserved (RFC 4303 2.1); take one from 0x00000100 up")]
     ReservedSpi,
-    /// Another association of the table has the SPI.
+    /// Another association of the table has the same SPI.
     #[error("another SA has this SPI; delete that one first or take another SPI")]
     DuplicateSpi,
     /// The encryption key is too short or too long.
@@ -34,7 +34,7 @@ pub enum SaFault {
         suite: Suite,
         /// Key length required by the suite, bytes.
         expected: usize,
-        /// Given key length, bytes.
+        /// Length of the given key, bytes.
         given: usize,
     },
     /// The integrity key is too short or too long.
@@ -44,7 +44,7 @@ pub enum SaFault {
         suite: Suite,
         /// Key length required by the suite, bytes.
         expected: usize,
-        /// Given key length, bytes.
+        /// Length of the given key, bytes.
         given: usize,
     },
     /// A legacy suite is used without the option `legacy`.
@@ -59,7 +59,7 @@ pub enum SaFault {
     /// The sequence number exceeds 32 bits without ESN.
     #[error("sequence number {0} needs more than 32 bits; switch esn on, or make a new SA")]
     Sequence(u64),
-    /// The two ends of a tunnel do not form a valid pair of addresses.
+    /// The source and the destination address of a tunnel do not form a valid pair.
     #[error("the tunnel's source {source_address} and destination {destination} are of two IP versions")]
     TunnelAddresses {
         /// Source address of the tunnel.
@@ -75,9 +75,9 @@ pub enum SaFault {
     Lifetime {
         /// Unit of the limits: `packets`, `bytes` or `seconds`.
         unit: &'static str,
-        /// Soft limit.
+        /// Soft limit, in `unit`.
         soft: u64,
-        /// Hard limit.
+        /// Hard limit, in `unit`.
         hard: u64,
     },
     /// Keepalives are requested without UDP encapsulation, or with an interval of 0. Holds the interval in seconds.
@@ -97,10 +97,10 @@ pub enum Refused {
     /// The check value is wrong, because the packet is not genuine, or the keys differ.
     #[error("bad integrity check value")]
     BadTag,
-    /// The sequence number was accepted before.
+    /// A packet with the same sequence number was accepted before.
     #[error("replayed")]
     Replayed,
-    /// The sequence number lies left of the window, or is 0.
+    /// The sequence number is lower than all numbers in the anti-replay window, or is 0.
     #[error("older than the replay window")]
     TooOld,
     /// The packet is truncated, not aligned, has wrong padding, or contains a malformed packet.

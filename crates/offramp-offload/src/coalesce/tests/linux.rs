@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs the case over IPv4 and IPv6.
+/// Runs one test case over IPv4 and over IPv6.
 fn both(specs: &[Spec]) -> Vec<usize> {
     let over_ipv4 = sizes(specs);
     assert_eq!(sizes(&to_ipv6(specs.to_vec())), over_ipv4, "IPv6 differs from IPv4");

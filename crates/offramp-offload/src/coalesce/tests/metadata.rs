@@ -37,7 +37,7 @@ fn a_partial_checksum_is_written_for_who_is_handed_the_frame_alone() {
         let before = frame.clone();
         let mut coalescer = Coalescer::new(CoalesceConfig { rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() });
         let mut delivered: Vec<Delivered> = Vec::new();
-        // No offload coalesces, so `push` delivers the frame directly from its own bytes.
+        // No coalescing offload is enabled, so `push` delivers the frame directly from its own bytes.
         let mut out = |meta: &RxMeta, bytes: &[u8]| delivered.push((*meta, bytes.to_vec()));
         coalescer.push(Frame::received(&mut frame), Offloads::RX_CHECKSUM, None, 0, &mut out);
         assert_eq!(frame, before);
@@ -75,7 +75,7 @@ fn the_builder_writes_the_sums_that_etherparse_calculates() {
 fn a_checksum_field_that_segmenting_would_write_otherwise_stands_alone() {
     let mut frames: Vec<_> = tcp_run(&[100; 3]).iter().map(Spec::build).collect();
     // Choose the second frame's last payload word such that all other words add up to 0xffff. The checksum is then 0,
-    // and 0xffff has the same meaning.
+    // which can also be written as 0xffff.
     let layout = FrameLayout::parse(&frames[1], LengthFrom::Ip).unwrap();
     let frame = &mut frames[1];
     let (field, word) = (layout.transport_start + 16, layout.packet_end - 2);
@@ -94,7 +94,8 @@ fn a_checksum_field_that_segmenting_would_write_otherwise_stands_alone() {
 
 #[test]
 fn an_ipv4_checksum_field_that_segmenting_would_write_otherwise_stands_alone() {
-    // The second frame's ID makes its header add up to 0xffff. The checksum is then 0, and 0xffff has the same meaning.
+    // The second frame's ID makes its header add up to 0xffff. The checksum is then 0, which can also be written as
+    // 0xffff.
     let without_id = with(tcp_run(&[100; 3]), 1, |spec| spec.id = 0)[1].build();
     let id = u16::from_be_bytes([without_id[24], without_id[25]]);
     let mut frames: Vec<_> =

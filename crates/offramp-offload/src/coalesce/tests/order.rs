@@ -1,4 +1,4 @@
-//! Order of delivery, time limits and full tables.
+//! Tests of the order of delivery, of time limits and of a full flow table.
 
 use super::*;
 
@@ -248,7 +248,7 @@ fn a_right_checksum_can_be_marked_by_a_partial_one_that_completes_to_the_same_fr
 fn a_reply_to_a_dhcp_client_keeps_its_checksum() {
     let config = CoalesceConfig { rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() };
     let other = Spec { source_port: 68, ..udp_run(&[300])[0].clone() }.build();
-    // Exchanging the two ports does not change the sum.
+    // Exchanging the two ports does not change the checksum.
     let mut reply = other.clone();
     reply[34..38].rotate_left(2);
     let delivered = coalesce_with(config, &[reply.clone(), other]);

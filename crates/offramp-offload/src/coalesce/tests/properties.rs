@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 
-/// The key of frames that must keep their order among each other.
+/// The key of a group of frames that must be delivered in the order of arrival.
 type Group = (u8, Vec<u8>, Vec<u8>);
 
 fn group(frame: &[u8]) -> Group {
@@ -64,7 +64,7 @@ impl Sender {
     }
 }
 
-/// Changes one frame in a random way, as a wire or a peer can do.
+/// Changes one frame at random, as a faulty wire or a peer can.
 fn disturb(random: &mut ChaCha8Rng, spec: &mut Spec) {
     match random.random_range(0..16) {
         0 => spec.checksum = Checksum::Wrong,
@@ -86,7 +86,7 @@ fn disturb(random: &mut ChaCha8Rng, spec: &mut Spec) {
     }
 }
 
-/// Drops, duplicates, swaps and corrupts frames, as a wire can do.
+/// Drops, duplicates, swaps and corrupts frames, as a faulty wire can.
 fn line(random: &mut ChaCha8Rng, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut out: Vec<Vec<u8>> = Vec::new();
     for mut frame in frames {
@@ -124,7 +124,8 @@ fn frames_of(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     line(random, frames)
 }
 
-/// Pushes all frames, with flushes, timeouts and switches in between. Checks that no frame is lost.
+/// Pushes all frames, with flushes, timeouts and changes of the offloads between the frames. Checks that no frame is
+/// lost.
 fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Delivered> {
     let config = CoalesceConfig {
         flows_max: random.random_range(1..10),
