@@ -13,26 +13,26 @@ use crate::meta::{ChecksumState, PartialChecksum, TxMeta};
 use crate::vlan::{TAG_AT, TagChange};
 use std::ops::Range;
 
-/// The result of the parse of a frame.
+/// The result of parsing a frame.
 #[derive(Clone, Copy, Debug)]
 struct Parsed {
     request: TxMeta,
-    /// Reason for a missing layout. Stored apart from `layout`: for one packed `Result`, the compiler writes bytes and
-    /// reads words, a store-forwarding stall per frame.
+    /// Reason why the frame has no layout. The field is separate from `layout`: the compiler would write a packed
+    /// `Result` as bytes and read words, a store-forwarding stall per frame.
     malformed: Option<Malformed>,
     /// Layout of the frame. Meaningless if the frame is malformed.
     layout: FrameLayout,
 }
 
 impl Parsed {
-    /// The result for an empty buffer.
+    /// The result of parsing an empty buffer.
     const NOTHING: Self = Self {
         request: TxMeta { checksum: None, segmentation: None },
         malformed: Some(Malformed::Runt),
         layout: FrameLayout::NOTHING,
     };
 
-    /// Parses the frame. A super-frame's IP length is a template, so the packet ends at the end of the bytes.
+    /// Parses the frame. A super-frame's IP length is a template, so the packet ends at the end of `bytes`.
     #[inline]
     fn parse(&mut self, bytes: &[u8], request: TxMeta) {
         count::parsed();
@@ -46,8 +46,8 @@ impl Parsed {
         self.malformed.map_or(Ok(&self.layout), Err)
     }
 
-    /// Returns the result after one VLAN tag was added or removed. Equals a fresh parse for up to
-    /// [`VLAN_TAGS_MAX`](crate::layout::VLAN_TAGS_MAX) tags.
+    /// Returns the parse result for the frame after one VLAN tag was added or removed. The result equals a new parse
+    /// for up to [`VLAN_TAGS_MAX`](crate::layout::VLAN_TAGS_MAX) tags.
     fn after_tag_change(&self, change: TagChange) -> Self {
         let request =
             TxMeta { checksum: self.request.checksum.map(|partial| partial.after_tag_change(change)), ..self.request };
@@ -104,7 +104,7 @@ impl<'a> Frame<'a> {
     /// Returns the layout.
     ///
     /// # Errors
-    /// Returns the reason for a missing layout. Offloads must not touch a frame without layout.
+    /// Returns the reason why the frame has no layout. Offloads must not change a frame without layout.
     #[inline]
     pub fn layout(&self) -> Result<&FrameLayout, Malformed> {
         self.parsed.layout()
@@ -127,14 +127,15 @@ impl<'a> Frame<'a> {
     /// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if present) and of TCP or UDP are correct.
     /// * [`ChecksumState::Bad`]: one of these checksums is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200
     ///   8.1).
-    /// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all could be verified. The frame is
-    ///   malformed, carries no IP, neither TCP nor UDP, or only a fragment, or its UDP checksum over IPv4 is 0 (RFC
-    ///   768: the sender computed none).
+    /// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all could be verified. Either the frame is
+    ///   malformed, or carries no IP, neither TCP nor UDP, or only a fragment. Or the UDP checksum over IPv4 is 0 (RFC
+    ///   768: the sender computed no checksum).
     pub fn verify(&self) -> ChecksumState {
         self.parts().map_or(ChecksumState::Unknown, |(bytes, layout)| checksum::verify(bytes, layout))
     }
 
-    /// Returns false for a wrong checksum of the IPv4 header (RFC 791 3.1), and true for every frame without one.
+    /// Returns false for a wrong checksum of the IPv4 header (RFC 791 3.1), and true for every frame without an IPv4
+    /// header.
     pub fn has_good_ipv4_header(&self) -> bool {
         self.parts().map_or(true, |(bytes, layout)| checksum::ipv4_header_is_good(bytes, layout))
     }
@@ -146,16 +147,17 @@ impl<'a> Frame<'a> {
         self.parts().map_or(Sum::ZERO, |(bytes, layout)| checksum::pseudo_header(bytes, layout, transport_len))
     }
 
-    /// Turns a transport checksum into a partial one. [`Frame::verify`] must have returned [`ChecksumState::Good`]. The
-    /// field receives the pseudo-header's sum, as if the frame had never left a host. [`checksum::complete`] restores
-    /// the old field (0 as 0xffff). Returns `None`, and changes nothing, if the frame carries neither TCP nor UDP.
+    /// Turns a transport checksum into a partial checksum. [`Frame::verify`] must have returned
+    /// [`ChecksumState::Good`]. The checksum field receives the pseudo-header's sum, as in a frame that never left a
+    /// host. [`checksum::complete`] restores the old value of the field (0 as 0xffff). Returns `None`, and changes
+    /// nothing, if the frame carries neither TCP nor UDP.
     pub fn make_partial(&mut self) -> Option<PartialChecksum> {
         let (bytes, layout) = self.parts_mut().ok()?;
         (layout.transport != Transport::Opaque).then(|| checksum::make_partial(bytes, layout))
     }
 
-    /// Returns the range of the SCTP packet if `partial` names SCTP's checksum field, a request for a CRC-32C. Linux
-    /// delivers such packets on a packet socket, marked with a request for an Internet checksum.
+    /// Returns the range of the SCTP packet if `partial` points to SCTP's checksum field, which requests a CRC-32C.
+    /// Linux delivers such packets on a packet socket, marked with a request for an Internet checksum.
     pub(crate) fn sctp_packet(&self, partial: PartialChecksum) -> Option<Range<usize>> {
         let layout = self.layout().ok()?;
         let (start, offset) = (usize::from(partial.start), usize::from(partial.offset));
@@ -173,14 +175,14 @@ impl<'a> Frame<'a> {
     }
 
     /// Overwrites the transport checksum of a packet with the correct value. The caller has verified the packet by
-    /// other means. A UDP checksum of 0 means "no checksum" and stays.
+    /// other means. A UDP checksum of 0 means "no checksum" and stays 0.
     pub fn write_checksum(&mut self) {
         let Ok((bytes, layout)) = self.parts_mut() else { return };
         let field = layout.checksum_field();
         let has_none = layout.protocol == PROTOCOL_UDP && bytes.get(field..field + 2) == Some(&[0, 0]);
         if layout.transport != Transport::Opaque && !has_none {
             let partial = checksum::make_partial(bytes, layout);
-            // Start and field are valid, as they were derived from the layout.
+            // The start and the checksum field are valid, because both were derived from the layout.
             let _ = checksum::complete(bytes, partial, layout.packet_end);
         }
     }
@@ -200,7 +202,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Returns the frame without padding and with another request. A frame without layout keeps all its bytes.
+    /// Returns the frame without padding and with another request. A frame without layout keeps all bytes.
     pub fn requesting(&mut self, request: TxMeta) -> Frame<'_> {
         let end = self.layout().map_or(self.bytes.len(), |layout| layout.packet_end);
         Frame { bytes: &mut self.bytes[..end], parsed: Parsed { request, ..self.parsed } }
@@ -240,7 +242,7 @@ enum State {
     Set,
     /// The frame was lent, so `parsed` is valid.
     Parsed,
-    /// The frame was lent with another tag. Holds the previous bytes at the tag's place.
+    /// The frame was lent with a changed VLAN tag. Holds the change, and the previous bytes at the tag's offset.
     Changed(TagChange, Option<[u8; VLAN_TAG_LEN]>),
 }
 
@@ -248,8 +250,8 @@ enum State {
 ///
 /// `M` is memory of constant length: `Box<[u8]>`, `Vec<u8>`, a part of a larger area. The [`VLAN_TAG_LEN`] bytes before
 /// a frame are reserved for a tag.
-// The request is read right after it was written. With the request across two cache lines, a small frame took 10 to 17
-// ns longer.
+// The request is read immediately after the write. With a request that spanned two cache lines, a small frame took 10
+// to 17 ns longer.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct FrameBuffer<M> {
@@ -277,15 +279,15 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         Self { memory, place: 0..0, parsed: Parsed::NOTHING, state: State::Set }
     }
 
-    /// Drops the current frame and returns the memory for the next one.
+    /// Drops the current frame and returns the memory for the next frame.
     #[inline]
     pub fn memory_mut(&mut self) -> &mut [u8] {
         self.clear();
         self.memory.as_mut()
     }
 
-    /// Returns the memory in `range` and keeps the frame. Returns `None` if `range` overlaps the frame or leaves the
-    /// memory. A port with one area for sending and receiving uses this function.
+    /// Returns the memory in `range` without dropping the frame. Returns `None` if `range` overlaps the frame or
+    /// exceeds the memory. A port with one area for sending and receiving uses this function.
     #[inline]
     pub fn beside(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
         let is_apart = range.end <= self.place.start || range.start >= self.place.end;
@@ -300,7 +302,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.state = State::Set;
     }
 
-    /// Makes the bytes at `place` the frame, with the host's `request`. The frame is empty if `place` leaves the
+    /// Makes the bytes at `place` the frame, with the host's `request`. The frame is empty if `place` exceeds the
     /// memory.
     #[inline]
     pub fn set(&mut self, place: Range<usize>, request: TxMeta) {
@@ -309,7 +311,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.state = State::Set;
     }
 
-    /// Returns the frame, or an empty runt frame if none is set. The first call parses the frame.
+    /// Returns the frame, or an empty runt frame if no frame is set. The first call parses the frame.
     #[inline]
     pub fn frame(&mut self) -> Frame<'_> {
         if let State::Changed(change, tag) = self.state {
@@ -324,8 +326,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         Frame { bytes, parsed: self.parsed }
     }
 
-    /// Returns the frame with another tag, without a new parse. Only the two MAC addresses move. Returns `None` if the
-    /// memory has no room for a tag before the frame.
+    /// Returns the frame with a changed VLAN tag, without a new parse. Only the two MAC addresses move. Returns `None`
+    /// if the memory has no room for a tag before the frame.
     pub fn frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
         if change == TagChange::Keep {
             return Some(self.frame());
@@ -347,8 +349,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.place.len()
     }
 
-    /// Returns the frame's bytes without a parse. Returns `None` if the frame has a request or was lent with another
-    /// tag.
+    /// Returns the frame's bytes without a parse. Returns `None` if the frame has a request or was lent with a changed
+    /// VLAN tag.
     #[inline]
     pub fn unasked(&self) -> Option<&[u8]> {
         let bytes = self.memory.as_ref().get(self.place.clone())?;
@@ -364,7 +366,8 @@ mod tests {
     use crate::segment::tests::{PAYLOAD_LEN, tcp4_frame};
     use std::mem::offset_of;
 
-    /// Fails if the compiler moves the fields. Other positions would make frames slower, not wrong.
+    /// This test fails if the compiler moves the fields. Other offsets of the fields would make the code slower, not
+    /// wrong.
     #[test]
     fn what_is_asked_for_a_frame_lies_in_one_cache_line() {
         let line_len = align_of::<FrameBuffer<Vec<u8>>>();

@@ -2,7 +2,7 @@
 //!
 //! [`Frame::new`](crate::frame::Frame::new) parses Ethernet, VLAN tags, IPv4 or IPv6 with extension headers, and TCP or
 //! UDP once. The parser checks every length and stores the offsets. No later stage reads a header length again: a
-//! layout always agrees with its bytes.
+//! layout always agrees with the bytes of its frame.
 //!
 //! ```text
 //! 0            network_start   transport_start   payload_start      packet_end   frame.len()
@@ -12,16 +12,16 @@
 use crate::vlan::TagChange;
 use std::net::Ipv4Addr;
 
-/// Length of an Ethernet header without tags.
+/// Length of an Ethernet header without tags, bytes.
 pub const ETHERNET_HEADER_LEN: usize = 14;
 /// Minimum number of bytes after an Ethernet header and its tags (IEEE 802.3 3.2.7, `minFrameSize`).
 const ETHERNET_DATA_LEN_MIN: usize = 46;
-/// Length of one VLAN tag (IEEE 802.1Q).
+/// Length of one VLAN tag in bytes (IEEE 802.1Q).
 pub const VLAN_TAG_LEN: usize = 4;
 /// Maximum number of parsed VLAN tags. A frame with more tags is opaque.
 pub const VLAN_TAGS_MAX: usize = 2;
-/// Maximum number of parsed IPv6 extension headers. RFC 8504 5.3 allows a node to limit their number. Eight is twice
-/// the maximum recommended per packet (RFC 8200 4.1).
+/// Maximum number of parsed IPv6 extension headers. RFC 8504 5.3 allows a node to limit the number of extension
+/// headers. Eight is twice the maximum recommended per packet (RFC 8200 4.1).
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 /// EtherType of IPv4.
@@ -44,11 +44,11 @@ const NEXT_HEADER_ROUTING: u8 = 43;
 const NEXT_HEADER_DESTINATION: u8 = 60;
 
 pub(crate) const IPV4_HEADER_LEN_MIN: usize = 20;
-/// Length of an IPv6 header without extension headers.
+/// Length of an IPv6 header without extension headers, bytes.
 pub const IPV6_HEADER_LEN: usize = 40;
-/// Length of a TCP header without options.
+/// Length of a TCP header without options, bytes.
 pub const TCP_HEADER_LEN_MIN: usize = 20;
-/// Length of a UDP header.
+/// Length of a UDP header in bytes.
 pub const UDP_HEADER_LEN: usize = 8;
 
 /// Offset of the total length in an IPv4 header (RFC 791 3.1).
@@ -124,7 +124,7 @@ pub(crate) enum LengthFrom {
     Frame,
 }
 
-/// The reason for a missing layout.
+/// The reason why a frame has no layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Malformed {
     /// The frame is shorter than an Ethernet header and its tags.
@@ -139,7 +139,7 @@ pub enum Malformed {
     /// A header length field is below the protocol's minimum.
     #[error("header length below the minimum")]
     HeaderLength,
-    /// A length field exceeds the available bytes, or is smaller than its own header.
+    /// A length field exceeds the available bytes, or is smaller than the header that contains the field.
     #[error("length field does not agree with the frame")]
     Length,
     /// The packet has more than [`EXTENSION_HEADERS_MAX`] IPv6 extension headers.
@@ -162,7 +162,8 @@ pub struct FrameLayout {
     pub protocol: u8,
     /// Start of the IP header, or of the bytes after the Ethernet header if the frame is opaque.
     pub network_start: usize,
-    /// Offset of the byte with `protocol`. A new IPv6 fragment header is linked here.
+    /// Offset of the byte with `protocol`. A segmenter that adds an IPv6 fragment header stores the number of that
+    /// header in this byte.
     pub protocol_at: usize,
     /// Start of the TCP or UDP header, or of the bytes after the IP header.
     pub transport_start: usize,
@@ -176,13 +177,15 @@ impl FrameLayout {
     /// The layout of an empty buffer.
     pub(crate) const NOTHING: Self = Self::opaque(0, 0);
 
-    /// Parses a frame without FCS into `self`. A returned layout would be copied, because it is large.
+    /// Parses a frame without FCS into `self`. The function does not return the layout, because a return value of this
+    /// size would be copied.
     ///
     /// The offsets of the layout are ordered and lie inside `frame`:
     /// `network_start <= transport_start <= payload_start <= packet_end <= frame.len()`.
     ///
     /// # Errors
-    /// Returns an error if a header is truncated or a length is wrong. Offloads must then not touch the frame.
+    /// Returns an error if a header is truncated or a length is wrong. After an error, offloads must not change the
+    /// frame.
     #[inline]
     pub(crate) fn parse_into(&mut self, frame: &[u8], length_from: LengthFrom) -> Result<(), Malformed> {
         let (ethertype, network_start) = parse_ethernet(frame)?;
@@ -284,8 +287,8 @@ pub fn link_header_len(frame: &[u8]) -> Result<usize, Malformed> {
     parse_ethernet(frame).map(|(_, len)| len)
 }
 
-/// Returns a layout for use with [`FrameLayout::addresses`] only. The rest of the IP packet can be malformed. Returns
-/// `None` if the frame has no whole IP header of the EtherType's version.
+/// Returns a layout for use with [`FrameLayout::addresses`] only. The IP packet after the addresses can be malformed.
+/// Returns `None` if the frame has no whole IP header of the EtherType's version.
 pub(crate) fn fixed_network(frame: &[u8]) -> Option<FrameLayout> {
     let (ethertype, start) = parse_ethernet(frame).ok()?;
     let (network, version, header_len) = match ethertype {
@@ -349,7 +352,7 @@ fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut 
 }
 
 /// Returns the source address of a whole, well-formed IPv4 packet without options. Skips the full parse. Returns `None`
-/// for any other packet: only a full parse finds its source.
+/// for any other packet: only a full parse finds the source address of such a packet.
 #[inline]
 pub fn plain_ipv4_source(packet: &[u8]) -> Option<Ipv4Addr> {
     let (header, _) = plain_ipv4(packet, LengthFrom::Ip)?;
@@ -500,13 +503,13 @@ fn udp_header_len(segment: &[u8], length_from: LengthFrom) -> Result<usize, Malf
     Ok(UDP_HEADER_LEN)
 }
 
-/// Returns the big-endian word at `at`.
+/// Returns the big-endian 16-bit word at offset `at`.
 #[inline]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Writes a big-endian word.
+/// Writes a big-endian 16-bit word.
 #[inline]
 pub(crate) fn put16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());

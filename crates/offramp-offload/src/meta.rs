@@ -2,12 +2,12 @@
 //!
 //! Partial checksums and segmentations occur in both directions: a host can request them on transmit, and the adapter
 //! can report them on receive. [`PartialChecksum`] and [`Segmentation`] mirror the virtio network header (virtio 1.3,
-//! 5.1.6) without its layout. Ports convert between the two.
+//! 5.1.6) without its layout. Ports convert between these types and the virtio network header.
 
 use crate::vlan::TagChange;
 
-/// A checksum that is still to be completed. The field holds the pseudo-header's sum, folded but not inverted. The
-/// bytes from `start` to the end of the packet are still to be added.
+/// A checksum that is still to be completed. The checksum field of the frame holds the pseudo-header's sum, folded but
+/// not inverted. The bytes from `start` to the end of the packet are still to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartialChecksum {
     /// Offset of the first byte covered by the checksum, from the start of the frame.
@@ -22,8 +22,8 @@ impl PartialChecksum {
         usize::from(self.start) + usize::from(self.offset)
     }
 
-    /// Returns the checksum's place after a tag was added or removed. `start` saturates at 65,535: only a frame longer
-    /// than any packet reaches that value.
+    /// Returns the start and the offset after a VLAN tag was added or removed. `start` saturates at 65,535: only a
+    /// frame longer than any packet reaches that value.
     pub(crate) fn after_tag_change(self, change: TagChange) -> Self {
         Self { start: self.start.saturating_add_signed(change.added_len() as i16), ..self }
     }
@@ -32,18 +32,18 @@ impl PartialChecksum {
 /// The state of a frame's checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChecksumState {
-    /// The checksums were not verified, or the frame has none.
+    /// The checksums were not verified, or the frame has no checksums.
     #[default]
     Unknown,
     /// The checksums of the IPv4 header and of the transport were verified and are correct.
     Good,
     /// The checksum of the IPv4 header or of the transport was verified and is wrong.
     Bad,
-    /// The payload was verified or never left the host. The field holds the pseudo-header's sum.
+    /// The payload was verified or never left the host. The checksum field holds the pseudo-header's sum.
     Partial(PartialChecksum),
 }
 
-/// The protocol of a segmentation's output.
+/// The protocol of the frames that a segmentation makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentationKind {
     /// TCP over IPv4 (LSO, TSO).
@@ -59,7 +59,7 @@ pub enum SegmentationKind {
 /// A segmentation: requested by the host on transmit, or the inverse of a coalescing on receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segmentation {
-    /// Protocol of the output.
+    /// Protocol of the frames that the segmentation makes.
     pub kind: SegmentationKind,
     /// Payload bytes of every segment except the last (`gso_size`, MSS), without headers.
     pub size: u16,
@@ -77,7 +77,7 @@ impl Segmentation {
 /// The treatment of TCP's CWR bit when a super-frame is segmented.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cwr {
-    /// No mark. A set CWR bit is copied to the first segment only, as with [`Self::First`].
+    /// The super-frame has no mark for CWR. A set CWR bit is copied to the first segment only, as with [`Self::First`].
     #[default]
     Unmarked,
     /// CWR is copied to the first segment only (RFC 3168 6.1.2; virtio's ECN bit).
@@ -105,7 +105,7 @@ pub struct RxMeta {
     pub segmentation: Option<Segmentation>,
     /// Total length of all headers in bytes, 0 if unknown. The host can use the length to size buffers.
     pub header_len: u16,
-    /// Number of frames on the wire.
+    /// Number of frames from the wire that this frame consists of.
     pub segments: u16,
     /// Toeplitz hash of the flow, if computed.
     pub hash: Option<u32>,

@@ -4,10 +4,10 @@
 //! of the headers (NDIS, "RSS hashing types"; virtio 1.3, 5.1.6.4.3). TCP and UDP packets are hashed with their ports.
 //! Fragments and all other packets are hashed by their addresses only, so all fragments of a datagram reach one queue.
 //!
-//! The hash is linear: the exclusive or of one 32-bit window of the key per set input bit. Such a sum is a carry-less
-//! product, and x86 processors have an instruction for carry-less products. Other processors use tables with the
-//! combined windows of four bits: 16 entries per half-byte, 4.5 KiB, two look-ups per byte. The tables leave room in
-//! the first-level cache.
+//! The hash is linear: the exclusive or of one 32-bit window of the key per set input bit. This exclusive or is a
+//! carry-less product, and x86 processors have an instruction for carry-less products. Other processors use tables with
+//! the combined windows of four bits: 16 entries per half-byte, 4.5 KiB, two look-ups per byte. The tables leave room
+//! in the first-level cache.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -50,7 +50,7 @@ const fn symmetric_key() -> [u8; KEY_LEN] {
 
 /// Offset of the addresses in an IPv4 frame without a tag. Without IPv4 options, the ports follow the addresses.
 const PLAIN_IPV4_ADDRESSES_AT: usize = 26;
-/// Bytes in a word. The addresses, and the two ports, have a whole number of words.
+/// Length of a word in bytes. The addresses consist of whole words, and the two ports of one word.
 const WORD_LEN: usize = 4;
 type Word = [u8; WORD_LEN];
 /// Number of half-bytes in the longest input.
@@ -61,7 +61,7 @@ const NIBBLE_VALUES: usize = 16;
 /// A Toeplitz hash function with one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toeplitz {
-    /// Exclusive or of the key's windows, per half-byte of the input and per value.
+    /// Exclusive or of the key's windows, for each half-byte of the input and each value of the half-byte.
     tables: Box<[[u32; NIBBLE_VALUES]; NIBBLES]>,
     key: [u8; KEY_LEN],
     #[cfg(target_arch = "x86_64")]
@@ -177,8 +177,8 @@ bitflags::bitflags! {
 impl Toeplitz {
     /// Hashes a frame in the form delivered to a host. Returns the hash and its type: addresses and ports if `types`
     /// enables the transport, else only the addresses. Returns 0 and no type if `types` enables neither. Fragments have
-    /// no ports, and a malformed transport header counts as no ports. The function parses the frame itself, because a
-    /// coalesced or segmented frame has another layout than the original.
+    /// no ports, and a frame with a malformed transport header is treated as a frame without ports. The function parses
+    /// the frame itself, because a coalesced or segmented frame has another layout than the original.
     // A pair is returned in registers, unlike an `Option` of a pair.
     #[inline]
     pub fn hash_of_types(&self, bytes: &[u8], is_super_frame: bool, types: HashTypes) -> (u32, HashTypes) {
@@ -228,7 +228,7 @@ fn key_window(key: &[u8; KEY_LEN], at: usize) -> u32 {
     (u64::from_be_bytes(bytes) << (at % 8) >> 32) as u32
 }
 
-/// The reason to refuse a change of an indirection table. The table is then unchanged.
+/// The reason to refuse a change of an indirection table. After a refusal, the table is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndirectionError {
     /// The given number of entries is not a power of two up to [`INDIRECTION_ENTRIES_MAX`].
@@ -250,7 +250,7 @@ pub enum IndirectionError {
     /// The index lies past the end of the table.
     #[error("indirection table: entry {entry} of {entries}; use 0 to {}", entries - 1)]
     Index {
-        /// Given index.
+        /// Index passed by the caller.
         entry: usize,
         /// Number of entries in the table.
         entries: usize,
@@ -283,7 +283,7 @@ impl IndirectionTable {
     /// Maps one entry to a queue.
     ///
     /// # Errors
-    /// Returns an error if there is no such entry or no such queue.
+    /// Returns an error if the entry or the queue does not exist.
     pub fn set(&mut self, entry: usize, queue: u16) -> Result<(), IndirectionError> {
         self.check(entry, queue)?;
         let entries = self.entries.len();

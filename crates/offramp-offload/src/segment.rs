@@ -1,7 +1,7 @@
 //! Large send: segments a super-frame into the frames of the wire.
 //!
 //! One pass copies the payload and computes its checksum. The output equals the output of Linux' software GSO to the
-//! byte. Tests compare the output with the kernel's.
+//! byte. Tests compare this output with the kernel's output.
 //!
 //! | kind | fields that change from frame to frame |
 //! |---|---|
@@ -41,7 +41,7 @@ pub struct SegmentPolicy {
 /// The reason to refuse a segmentation request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refused {
-    /// The frame has no layout.
+    /// The frame is malformed, so it has no layout.
     #[error("malformed: {0}")]
     Malformed(#[from] Malformed),
     /// The segment size is 0 or 65535, or, for fragments, no multiple of 8.
@@ -66,8 +66,9 @@ pub enum Refused {
 
 /// Writes the frames of one super-frame, one by one, into buffers of the caller.
 ///
-/// A segmenter keeps no reference to the super-frame, so the caller can wait while the wire is full. The caller passes
-/// the same frame to every call. A shorter frame ends the plan, and no further frame is written.
+/// A segmenter holds no reference to the super-frame, so the caller can wait while the transmit queue of the wire is
+/// full. The caller passes the same frame to every call. If the caller passes a shorter frame, the segmenter writes no
+/// further frame.
 #[derive(Clone, Debug)]
 pub struct Segmenter {
     frame_len: usize,
@@ -86,10 +87,11 @@ enum Work {
 }
 
 impl Segmenter {
-    /// Plans the output frames for `frame` and its request.
+    /// Plans the output frames for `frame` and the request of `frame`.
     ///
     /// # Errors
-    /// Returns an error if these bytes do not allow the request. The caller must then send nothing.
+    /// Returns an error if the frame's bytes do not allow the request. After an error, the caller must send no part of
+    /// the frame.
     pub fn new(frame: &Frame<'_>, policy: &SegmentPolicy) -> Result<Self, Refused> {
         let link_header_len = frame.link_header_len()?;
         let (request, frame_len) = (frame.request(), frame.bytes().len());
@@ -188,9 +190,10 @@ impl Segmenter {
     }
 
     /// Writes the next frames to the slots of `stride` bytes in `out`, each to the front of its slot. Writes at most
-    /// [`Segmenter::run_len`] frames and returns their number.
+    /// [`Segmenter::run_len`] frames and returns the number of written frames.
     ///
-    /// Equals one call of [`Segmenter::write_next`] per frame, but is faster: the shared words stay in registers.
+    /// Has the result of one call of [`Segmenter::write_next`] per frame, but is faster: the shared words stay in
+    /// registers.
     ///
     /// # Panics
     /// Panics if `stride` is shorter than [`Segmenter::next_len`]. Only a mistake of the caller causes this panic,
@@ -217,10 +220,10 @@ impl Segmenter {
     }
 
     /// Returns the headers of at most `count` next frames. Returns fewer headers if a later frame has another shape.
-    /// Returns `None` if the frame is not segmented or its frames are unusual: [`Segmenter::write_run`] writes such
+    /// Returns `None` if the frame is not segmented or the frames are unusual: [`Segmenter::write_run`] writes unusual
     /// frames.
     ///
-    /// The caller then reports the number of written frames to [`Segmenter::pass`].
+    /// The caller must report the number of frames written with these headers to [`Segmenter::pass`].
     pub(crate) fn heads(&mut self, frame: &Frame<'_>, count: usize) -> Option<Heads> {
         let frame = self.planned(frame)?;
         match &mut self.work {
@@ -237,7 +240,7 @@ impl Segmenter {
         }
     }
 
-    /// Skips the next frame. The caller uses this if the wire refuses the frame.
+    /// Skips the next frame. The caller uses this function if the wire refuses the frame.
     pub fn skip_next(&mut self) {
         if self.frames_left > 0 {
             self.pass(1);

@@ -5,7 +5,7 @@
 
 /// The slot number that means "no slot".
 const NONE: u32 = u32::MAX;
-/// Buckets per entry. With two, more than half of the chains of a full table have at most one link.
+/// Buckets per entry. With two buckets per entry, more than half of the chains of a full table have at most one link.
 const BUCKETS_PER_ENTRY: usize = 2;
 
 /// The links of an entry to other entries.
@@ -52,7 +52,7 @@ pub struct Table<T> {
 }
 
 impl<T: Clone> Table<T> {
-    /// Allocates room for `entries_max` entries. Each slot holds a copy of `vacant` until it is written.
+    /// Allocates room for `entries_max` entries. Each slot holds a copy of `vacant` until the slot is written.
     pub fn new(entries_max: usize, vacant: T) -> Self {
         let buckets = (entries_max * BUCKETS_PER_ENTRY).next_power_of_two().max(2);
         Self {

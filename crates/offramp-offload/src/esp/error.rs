@@ -112,7 +112,7 @@ pub enum Refused {
     /// The frame is a fragment of a protected packet (RFC 4303 3.4.1).
     #[error("a fragment of a protected packet")]
     Fragment,
-    /// A hard lifetime is reached.
+    /// A hard lifetime of the association is reached.
     #[error("the SA's hard lifetime is reached")]
     Expired,
     /// Congestion was marked on a packet without ECN (RFC 6040 4.2).
@@ -137,7 +137,7 @@ impl From<ReplayRefused> for Refused {
     }
 }
 
-/// The numbers of refused packets by reason.
+/// The numbers of refused packets, one number for each reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusedCounts([u64; Refused::ALL.len()]);
 
@@ -158,7 +158,7 @@ impl RefusedCounts {
     }
 }
 
-/// The reason to refuse to seal a frame. The caller must then send no part of the frame.
+/// The reason to refuse to seal a frame. After a refusal, the caller must send no part of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum SealRefused {
     /// The frame contains no IP packet, so ESP has nothing to protect.
@@ -173,13 +173,13 @@ pub enum SealRefused {
     /// The buffer has too little room before or after the frame.
     #[error("no room for the sealed frame in the buffer")]
     NoRoom,
-    /// The last sequence number was used (RFC 4303 3.3.3). The association can send no further packet.
+    /// The last possible sequence number was used (RFC 4303 3.3.3). The association can send no further packet.
     #[error("sequence numbers are used up; make a new SA, or one with esn")]
     SequenceExhausted,
     /// No reserved sequence number is left (see [`SharedOutbound::reserve`](super::SharedOutbound::reserve)).
     #[error("the next sequence numbers are not reserved yet")]
     Unreserved,
-    /// A hard lifetime is reached.
+    /// A hard lifetime of the association is reached.
     #[error("the SA's hard lifetime is reached; make a new SA")]
     Expired,
     /// The cipher library failed, which is not expected to happen.

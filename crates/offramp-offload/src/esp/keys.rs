@@ -10,18 +10,18 @@ pub const FINGERPRINT_LEN: usize = SHA256_OUTPUT_LEN;
 
 /// Key bytes of a security association.
 ///
-/// The bytes are overwritten with zeros on drop. `Debug` prints only their number. A comparison of two keys takes the
-/// same time wherever the keys differ.
+/// The bytes are overwritten with zeros on drop. `Debug` prints only the number of bytes. A comparison of two keys
+/// takes the same time wherever the keys differ.
 #[derive(Clone)]
 pub struct SecretKey(Zeroizing<Vec<u8>>);
 
-/// The reason to refuse a text as a key. The message reveals nothing of the text.
+/// The reason to refuse a text as a key. The error message contains no part of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHex {
-    /// The number of digits is odd.
+    /// The number of hexadecimal digits is odd. Holds the number of digits.
     #[error("key: {0} hexadecimal digits make no whole number of bytes; give two digits per byte")]
     Odd(usize),
-    /// A character is no hexadecimal digit.
+    /// A character is no hexadecimal digit. Holds the position of the character.
     #[error("key: character {0} is no hexadecimal digit; give 0-9 and a-f, with or without 0x in front")]
     Digit(usize),
 }

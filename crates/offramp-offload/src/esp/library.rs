@@ -1,5 +1,6 @@
 //! The interface to a cipher library. Two libraries are supported: the built-in aws-lc ([`aws_lc`]), and ipsec-mb,
-//! loaded by `offramp_ports::ipsec_mb` if installed. The same test vectors apply to the two libraries.
+//! which `offramp_ports::ipsec_mb` loads if the library is installed. Both libraries are tested with the same test
+//! vectors.
 
 use super::aws_lc::AwsLc;
 use super::suite::{AesKey, Suite, TAG_LEN};
@@ -37,13 +38,13 @@ impl AeadAlgorithm {
     }
 }
 
-/// A nonce of twelve bytes: salt and IV (RFC 4106 4). The nonce is passed in registers. If assembled in memory, the
-/// cipher's load would wait for the stores.
+/// A nonce of twelve bytes: salt and IV (RFC 4106 4). The nonce is passed in registers. If the nonce were assembled in
+/// memory, the cipher's load would wait for the stores of salt and IV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce(u128);
 
 impl Nonce {
-    /// Returns the nonce from salt and IV. `iv` is sent big-endian.
+    /// Returns the nonce from salt and IV. A packet carries `iv` in big-endian order.
     #[inline]
     pub fn new(salt: [u8; 4], iv: u64) -> Self {
         Self(u128::from(u32::from_le_bytes(salt)) | u128::from(iv.swap_bytes()) << u32::BITS)
@@ -68,7 +69,8 @@ impl Aad {
     /// used only if `is_extended` is true.
     #[inline]
     pub fn new(spi: u32, sequence: u64, is_extended: bool) -> Self {
-        // In memory order: big-endian, and the upper half, if used, before the lower half.
+        // The bits are in memory order: big-endian, with the upper half of the sequence number, if used, before the
+        // lower half.
         let shift = if is_extended { 0 } else { u32::BITS };
         let number = sequence.swap_bytes() >> shift;
         Self { bits: u128::from(spi.swap_bytes()) | u128::from(number) << u32::BITS, is_extended }
@@ -81,7 +83,7 @@ impl Aad {
         self.bits
     }
 
-    /// Returns the number of bytes: 8, or 12 for an extended sequence number.
+    /// Returns the length of the authenticated data in bytes: 8, or 12 for an extended sequence number.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(self) -> usize {
@@ -115,7 +117,7 @@ pub trait Aead: Send + Sync {
     /// Verifies the tag in the last [`TAG_LEN`] bytes of `packet` and decrypts the other bytes in place.
     ///
     /// # Errors
-    /// Returns an error if the packet is not genuine. The bytes of `packet` are then unspecified.
+    /// Returns an error if the packet is not genuine. After an error, the bytes of `packet` are unspecified.
     fn open(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed>;
 
     /// Returns the tag over `covered`, without encryption.

@@ -11,24 +11,24 @@ const PACKET_LEN_MAX: usize = 40 + u16::MAX as usize;
 /// [`super::SharedOutbound::tick`] or [`super::SharedInbound::tick`]. Only these two functions receive the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Number of packets after which a new association should be made.
+    /// Number of packets after which a new association should replace this association.
     pub soft_packets: Option<u64>,
     /// Number of packets after which the association expires.
     pub hard_packets: Option<u64>,
-    /// Number of bytes after which a new association should be made.
+    /// Number of bytes after which a new association should replace this association.
     pub soft_bytes: Option<u64>,
     /// Number of bytes after which the association expires.
     pub hard_bytes: Option<u64>,
-    /// Seconds after which a new association should be made.
+    /// Seconds after which a new association should replace this association.
     pub soft_seconds: Option<u64>,
     /// Seconds after which the association expires.
     pub hard_seconds: Option<u64>,
 }
 
-/// A limit reached by a packet or by time. Each limit is reported once.
+/// A lifetime limit that was reached by a packet or by elapsed time. Each limit is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LifetimeEvent {
-    /// A soft limit is reached: a new association should be made.
+    /// A soft limit is reached: a new association should replace this association.
     Soft,
     /// A hard limit is reached. The association accepts no further packet.
     Hard,
@@ -56,30 +56,31 @@ impl Amount {
     }
 }
 
-/// The used part of a lifetime.
+/// The used part of an association's lifetime.
 #[derive(Clone, Debug)]
 pub(super) struct Spent {
     /// True once a hard limit is reached.
     is_over: bool,
     used: Amount,
-    /// Nearest limit that was not reported.
+    /// Nearest limit of packets and bytes that was not reported yet.
     next: Amount,
-    /// Amount below which no packet reaches a limit and no counter overflows. The check costs two comparisons.
+    /// Amount below which no packet reaches a limit and no counter overflows. The check against this amount costs two
+    /// comparisons.
     quiet: Amount,
     hard: Amount,
     /// Soft limit, or "no limit" after the soft limit was reported.
     soft: Amount,
-    /// Event caused by a refused packet, because the packet's result does not report the event.
+    /// Event of a limit that a refused packet reached. The result for a refused packet cannot contain the event.
     pending: Option<LifetimeEvent>,
     time: Time,
 }
 
-/// The time limits in nanoseconds. The values are durations before the first tick, and points in time after the first
-/// tick.
+/// The time limits in nanoseconds. Before the first tick, the values are durations. After the first tick, the values
+/// are points in time.
 #[derive(Clone, Debug)]
 struct Time {
     has_begun: bool,
-    /// Soft limit, or [`u64::MAX`] if there is no soft limit or it was already reported.
+    /// Soft limit, or [`u64::MAX`] if there is no soft limit or the soft limit was already reported.
     soft_ns: u64,
     hard_ns: u64,
 }
@@ -124,7 +125,8 @@ impl Spent {
         event
     }
 
-    /// Returns the next time at which [`Spent::tick`] can report an event. Before the first tick, this is now.
+    /// Returns the next time at which [`Spent::tick`] can report an event. Before the first tick, returns 0, because a
+    /// tick is due at once.
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         let Time { has_begun, soft_ns, hard_ns, .. } = self.time;
         let next = soft_ns.min(hard_ns);

@@ -25,7 +25,7 @@ use std::net::IpAddr;
 /// Next header of a dummy packet (RFC 4303 2.6).
 pub const NEXT_HEADER_NONE: u8 = 59;
 
-/// The place of an opened frame, and the effects on the association.
+/// The offsets of an opened frame, and the effect of the packet on the association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Offset of the clear frame's first byte from the start of the sealed frame.
@@ -37,9 +37,9 @@ pub struct Opened {
     /// Sequence number of the packet.
     pub sequence: u64,
     /// True if a NAT might have changed the addresses, which makes the transport checksum wrong (RFC 3948 3.1.2). The
-    /// check value proves the bytes, so the caller recomputes the checksum.
+    /// ESP check value proves that the bytes are genuine, so the caller recomputes the checksum.
     pub checksum_is_stale: bool,
-    /// Lifetime that ended with this packet, if any.
+    /// Lifetime limit that this packet reached, if any.
     pub event: Option<LifetimeEvent>,
 }
 
@@ -52,16 +52,17 @@ impl Opened {
 
 /// The constant part of a receiving association, which threads can share.
 ///
-/// For one thread, [`InboundSa`] does all steps. Threads with a shared association lock the window twice: for
-/// [`ReplayWindow::check`], and for [`ReplayWindow::advance`]. [`Opener::decrypt`] runs between the two steps, without
-/// the lock. If two threads have the same packet, only one thread passes the last step. The threads count lifetimes
-/// themselves.
+/// A single thread uses [`InboundSa`], which does all steps. Threads with a shared association lock the window twice:
+/// for [`ReplayWindow::check`], and for [`ReplayWindow::advance`]. [`Opener::decrypt`] runs between the two steps,
+/// without the lock. If two threads open the same packet, [`ReplayWindow::advance`] succeeds in only one thread. An
+/// `Opener` does not count lifetimes; the threads count them.
 #[derive(Debug)]
 pub struct Opener {
     protection: Protection,
     is_tunnel: bool,
     is_encapsulated: bool,
-    /// True for an AEAD with its IV on the wire, transport mode, no UDP, no selector.
+    /// True for an association in transport mode, with an AEAD that sends the IV in the packet, without UDP
+    /// encapsulation and selector.
     is_common: bool,
     /// Selector of the clear packets, or `None` to accept every packet.
     selector: Option<Selector>,
@@ -83,7 +84,7 @@ impl Opener {
         Self::with_library(config, aws_lc())
     }
 
-    /// Does the same as [`Opener::new`], with the ciphers of `library` where available.
+    /// Does the same as [`Opener::new`], with the AEADs of `library`.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -119,7 +120,7 @@ impl Opener {
     }
 
     /// Returns the kind of usual headers if the packet qualifies for the fast path of [`InboundSa::open`]. The fast
-    /// path has the same result.
+    /// path and the general path have the same result.
     #[inline]
     fn usual(&self, layout: &FrameLayout, packet: &EspPacket) -> Option<Usual> {
         let is_common = self.is_common
@@ -144,12 +145,12 @@ impl Opener {
     ///
     /// # Errors
     /// Returns [`Refused::UnknownSpi`], [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged.
-    /// Returns [`Refused::BadTag`] for a wrong check value. The bytes of the payload are then unspecified.
+    /// Returns [`Refused::BadTag`] for a wrong check value, and then leaves the bytes of the payload unspecified.
     #[inline]
     pub fn decrypt(&self, frame: &mut Frame<'_>, packet: &EspPacket, sequence: u64) -> Result<Decrypted, Refused> {
         let (frame, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
-        // The check value covers the association's SPI and the given sequence number, so these two must equal the
-        // packet's values.
+        // The check value covers the association's SPI and `sequence`, so the SPI and the sequence number of the packet
+        // must equal these two values.
         if packet.spi != self.protection.spi {
             return Err(Refused::UnknownSpi);
         }
@@ -212,7 +213,8 @@ impl Opener {
     }
 }
 
-/// Returns the end of the payload, and the next header. The padding bytes must be 1, 2, 3 and so on (RFC 4303 2.4).
+/// Returns the offset of the payload's end, and the next header. The padding bytes must be 1, 2, 3 and so on (RFC 4303
+/// 2.4).
 #[inline]
 fn read_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
     if let Some(tail) = frame.last_chunk() {
@@ -240,7 +242,7 @@ fn read_any_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused
     if is_counted { Ok((payload_end, next_header)) } else { Err(Refused::Malformed) }
 }
 
-/// Returns the start of the clear frame, and its layout.
+/// Returns the start and the layout of the clear frame.
 #[inline]
 fn unwrap_transport(
     frame: &mut [u8],
@@ -295,7 +297,7 @@ fn end_without_tfc(frame: &[u8], payload_at: usize, next_header: u8) -> Result<u
     if end <= frame.len() { Ok(end) } else { Err(Refused::Malformed) }
 }
 
-/// Returns the start of the clear frame, and its layout. The inner packet's length field determines the frame's end.
+/// Returns the start and the layout of the clear frame. The inner packet's length field determines the frame's end.
 #[inline]
 fn unwrap_tunnel(
     frame: &mut [u8],
@@ -321,7 +323,7 @@ fn unwrap_tunnel(
     Ok((start, clear_layout))
 }
 
-/// The state of an association's received packets.
+/// The anti-replay window and the used lifetime of a receiving association.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) window: ReplayWindow,
@@ -359,7 +361,7 @@ impl InboundSa {
         Self::with_library(config, aws_lc())
     }
 
-    /// Does the same as [`InboundSa::new`], with the ciphers of `library` where available.
+    /// Does the same as [`InboundSa::new`], with the AEADs of `library`.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -397,8 +399,8 @@ impl InboundSa {
     /// 4303 3.4). After the call, `frame` is the clear frame, inside the bytes of the sealed frame.
     ///
     /// # Errors
-    /// Returns the reason to refuse the packet. The frame's bytes are then unspecified. The window has moved only if
-    /// the packet was genuine.
+    /// Returns the reason to refuse the packet. After an error, the frame's bytes are unspecified. The anti-replay
+    /// window has moved only if the packet was genuine.
     #[inline]
     pub fn open(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         match frame.layout().ok().and_then(|layout| self.opener.usual(layout, packet)) {
@@ -415,7 +417,7 @@ impl InboundSa {
         self.unwrap(frame, decrypted, sequence)
     }
 
-    /// Unwraps a genuine packet and counts it.
+    /// Unwraps a genuine packet and counts the packet.
     fn unwrap(&mut self, frame: &mut Frame<'_>, decrypted: Decrypted, sequence: u64) -> Result<Opened, Refused> {
         let opened = self.opener.unwrap(frame, decrypted, sequence);
         let opened = opened.inspect_err(|_| self.seen.spent.spend_refused())?;
@@ -444,7 +446,7 @@ impl InboundSa {
         let counter_iv = u64::from_be_bytes(*headers.last_chunk().ok_or(Refused::Malformed)?);
         self.opener.protection.open_usual(packet, sequence, counter_iv).map_err(|_| Refused::BadTag)?;
         self.seen.window.advance(sequence)?;
-        // The layout must include extension headers, but this path does not parse them.
+        // The layout must include extension headers, but this fast path does not parse extension headers.
         if is_extension_header(packet[body_len - 1]) {
             let icv_at = BODY + body_len;
             let parts = Parts { esp_at: TRANSPORT, body_at: BODY, icv_at, end: layout.packet_end };

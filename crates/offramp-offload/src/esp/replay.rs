@@ -3,9 +3,9 @@
 
 /// Minimum window size, packets (RFC 4303 3.4.3 requires support for at least 32).
 pub const REPLAY_WINDOW_MIN: u32 = 32;
-/// Maximum window size, packets. One wire needs a few thousand packets at most. With one thread per queue pair, a pair
-/// without processor time lags by the number of packets sent by the other pairs. A window of 65,536 packets covers 65
-/// ms at a million packets per second.
+/// Maximum window size, packets. On one wire, a window of a few thousand packets is enough. With one thread per queue
+/// pair, a pair without processor time lags behind by the number of packets that the other pairs send. A window of
+/// 65,536 packets covers 65 ms at a million packets per second.
 pub const REPLAY_WINDOW_MAX: u32 = 65_536;
 /// Default window size, packets, as recommended by RFC 4303 3.4.3.
 pub const REPLAY_WINDOW_DEFAULT: u32 = 64;
@@ -18,9 +18,9 @@ mod exhaustive;
 /// The reason to refuse a sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplayRefused {
-    /// The number was accepted before.
+    /// A packet with this sequence number was accepted before.
     Replayed,
-    /// The number lies left of the window, or is 0, which no sender uses.
+    /// The sequence number lies left of the window, or is 0, which no sender uses.
     TooOld,
 }
 
@@ -28,7 +28,8 @@ pub enum ReplayRefused {
 ///
 /// The bits are stored in a ring of words. The ring is at least one word longer than the window, so a move of the
 /// window clears whole words and shifts none (RFC 6479 2). Nearly every packet is received in order and only increments
-/// the highest number. When a packet is received out of order, the ring is updated for the whole preceding run.
+/// the highest number. When a packet is received out of order, the ring is updated for all packets received in order
+/// before.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     highest: u64,
@@ -46,7 +47,7 @@ impl ReplayWindow {
     pub fn new(len: u32, is_extended: bool, highest: u64) -> Self {
         let len = u64::from(len.clamp(REPLAY_WINDOW_MIN, REPLAY_WINDOW_MAX));
         let words = (len.div_ceil(BITS) + 1).next_power_of_two();
-        // Earlier numbers are unknown, so all are treated as received.
+        // It is unknown which lower numbers were received, so all lower numbers are treated as received.
         let seen = if highest == 0 { 0 } else { u64::MAX };
         let mut window = Self { highest, noted: highest, len, is_extended, ring: vec![seen; words as usize].into() };
         window.forget_ahead();
@@ -66,8 +67,8 @@ impl ReplayWindow {
 
     /// Returns the full sequence number of a packet with the lower half `low`, if the number is acceptable.
     ///
-    /// Changes nothing: call [`ReplayWindow::advance`] after the packet has proved genuine. For extended numbers, the
-    /// upper half is chosen so that the number lies inside or right of the window (RFC 4303 A2.2).
+    /// Leaves the window unchanged: call [`ReplayWindow::advance`] after the packet has proved genuine. For extended
+    /// numbers, the upper half is chosen so that the number lies inside or right of the window (RFC 4303 A2.2).
     ///
     /// # Errors
     /// Returns an error if the number was accepted before or lies left of the window.
@@ -78,7 +79,7 @@ impl ReplayWindow {
         if low == next as u32 && low != 0 { Ok(next) } else { self.check_any(low) }
     }
 
-    /// Does the same as [`ReplayWindow::check`], for every number.
+    /// Does the same as [`ReplayWindow::check`], also for numbers other than the next number.
     #[inline(never)]
     fn check_any(&self, low: u32) -> Result<u64, ReplayRefused> {
         let sequence = if self.is_extended { self.infer(low)? } else { u64::from(low) };
@@ -98,8 +99,8 @@ impl ReplayWindow {
         if is_seen { Err(ReplayRefused::Replayed) } else { Ok(()) }
     }
 
-    /// Infers the upper half (RFC 4303 A2.2). In case A, the window lies in one subspace of 2³² numbers. In case B, the
-    /// window spans two subspaces.
+    /// Infers the upper half of the sequence number (RFC 4303 A2.2). In case A, the window lies in one subspace of 2³²
+    /// numbers. In case B, the window spans two subspaces.
     fn infer(&self, low: u32) -> Result<u64, ReplayRefused> {
         let (highest_low, subspace) = (self.highest as u32, (self.highest >> 32) as u32);
         let bottom = highest_low.wrapping_sub(self.len as u32 - 1);
@@ -128,7 +129,7 @@ impl ReplayWindow {
         self.advance_any(sequence)
     }
 
-    /// Does the same as [`ReplayWindow::advance`], for every number.
+    /// Does the same as [`ReplayWindow::advance`], also for numbers other than the next number.
     #[inline(never)]
     fn advance_any(&mut self, sequence: u64) -> Result<(), ReplayRefused> {
         self.check_whole(sequence)?;
@@ -149,7 +150,7 @@ impl ReplayWindow {
             self.ring[word] |= up_to(self.highest) & !up_to(self.noted);
         } else {
             self.ring[word] |= !up_to(self.noted);
-            // If a run is longer than the ring, only its last words matter.
+            // If the numbers received in order span more words than the ring, only the last words matter.
             for between in (from + 1).max(to.saturating_sub(self.ring.len() as u64))..to {
                 let word = self.word_at(between * BITS);
                 self.ring[word] = u64::MAX;

@@ -28,7 +28,7 @@ const IP_LEN_MAX: usize = u16::MAX as usize;
 /// Alignment of the trailer's end in the usual suites, bytes (RFC 4303 2.4).
 const COMMON_ALIGNMENT: usize = 4;
 
-/// The place of a sealed frame, and the effects on the association.
+/// The offsets of a sealed frame, and the effect of the packet on the association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
     /// Offset of the sealed frame's first byte from the start of the buffer.
@@ -37,7 +37,7 @@ pub struct Sealed {
     pub end: usize,
     /// Sequence number of the packet.
     pub sequence: u64,
-    /// Lifetime that ended with this packet, if any.
+    /// Lifetime limit that this packet reached, if any.
     pub event: Option<LifetimeEvent>,
 }
 
@@ -49,11 +49,12 @@ pub struct OutboundSa {
     protection: Protection,
     outer: Option<Outer>,
     udp: Option<UdpPorts>,
-    /// True for an AEAD with its IV on the wire, transport mode, no UDP.
+    /// True for an association in transport mode, with an AEAD that sends the IV in the packet, without UDP
+    /// encapsulation.
     is_common: bool,
     /// Last sequence number sent.
     sent: u64,
-    /// Last sequence number allowed. Equals `sent` once a hard lifetime is reached.
+    /// Last sequence number that the association may use. Equals `sent` once a hard lifetime is reached.
     last: u64,
     spent: Spent,
 }
@@ -103,7 +104,7 @@ impl OutboundSa {
         Self::with_library(config, aws_lc())
     }
 
-    /// Does the same as [`OutboundSa::new`], with the ciphers of `library` where available.
+    /// Does the same as [`OutboundSa::new`], with the AEADs of `library`.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -137,7 +138,7 @@ impl OutboundSa {
         self.protection.library_name
     }
 
-    /// Returns the last sequence number sent, 0 before the first.
+    /// Returns the last sequence number sent, 0 before the first packet.
     pub fn sequence(&self) -> u64 {
         self.sent
     }
@@ -157,7 +158,8 @@ impl OutboundSa {
         (self.last - self.sent).min(self.spent.packets_left(packet_len))
     }
 
-    /// Continues with the numbers of `grant`, which no other thread uses. Discards unused numbers of earlier grants.
+    /// Seals the next packets with the sequence numbers of `grant`, which no other thread uses. Discards unused numbers
+    /// of earlier grants.
     pub fn take_over(&mut self, grant: Grant) {
         (self.sent, self.last) = grant.into_range();
         if self.spent.is_used_up() {
@@ -165,14 +167,14 @@ impl OutboundSa {
         }
     }
 
-    /// Returns the number of bytes that sealing adds in front. The number is the same for every frame of this
-    /// association.
+    /// Returns the number of bytes that sealing adds in front of the frame. The number is the same for every frame of
+    /// this association.
     pub fn front_len(&self) -> usize {
         let wrapped = self.outer.as_ref().map_or(udp::header_len(self.udp), Outer::len);
         wrapped + ESP_HEADER_LEN + self.protection.iv_len
     }
 
-    /// Returns the maximum number of bytes that sealing adds at the end: padding, trailer and check value.
+    /// Returns the maximum number of bytes that sealing adds at the frame's end: padding, trailer and check value.
     pub fn tail_len_max(&self) -> usize {
         self.protection.alignment - 1 + TRAILER_FIELDS_LEN + self.protection.icv_len
     }
@@ -214,7 +216,7 @@ impl OutboundSa {
         packet_len.checked_sub(network_header_len + transport_header_len)
     }
 
-    /// Seals `frame` into the front of `out`, without its padding. `frame` stays unchanged.
+    /// Seals `frame` into the front of `out`, without the Ethernet padding. `frame` stays unchanged.
     ///
     /// # Errors
     /// Returns an error if the frame cannot be sealed. Only [`SealRefused::Cipher`] uses up a sequence number.
@@ -255,11 +257,12 @@ impl OutboundSa {
     }
 
     /// Seals the frame at `start` of `buffer` in place. The sealed frame starts [`OutboundSa::front_len`] bytes earlier
-    /// and ends up to [`OutboundSa::tail_len_max`] bytes later. The frame's IP length determines its end.
+    /// and ends up to [`OutboundSa::tail_len_max`] bytes later. The length field of the IP header determines the
+    /// frame's end.
     ///
     /// # Errors
-    /// Returns an error if the frame cannot be sealed. The frame is then unchanged, except after
-    /// [`SealRefused::Cipher`].
+    /// Returns an error if the frame cannot be sealed. After every error except [`SealRefused::Cipher`], the frame is
+    /// unchanged.
     #[inline]
     pub fn seal_in_place(&mut self, buffer: &mut [u8], start: usize) -> Result<Sealed, SealRefused> {
         let frame = Frame::received(buffer.get_mut(start..).ok_or(SealRefused::NoRoom)?);
@@ -293,9 +296,9 @@ impl OutboundSa {
         of_usual!(usual, self.seal_usual_in_place(buffer, start, layout))
     }
 
-    /// Returns the kind of usual headers if frame and association qualify for the fast path. A usual association has an
-    /// AEAD with its IV on the wire, transport mode and no UDP. The fast path has the same result as
-    /// [`OutboundSa::seal_any`] and [`OutboundSa::seal_any_in_place`].
+    /// Returns the kind of usual headers if frame and association qualify for the fast path. A usual association uses
+    /// transport mode and an AEAD that sends the IV in the packet, without UDP encapsulation. The fast path has the
+    /// same result as [`OutboundSa::seal_any`] and [`OutboundSa::seal_any_in_place`].
     #[inline]
     fn usual(&self, layout: &FrameLayout) -> Option<Usual> {
         if self.is_common && !layout.fragment { Usual::of(layout) } else { None }
@@ -314,7 +317,7 @@ impl OutboundSa {
         let from = start.checked_sub(COMMON_FRONT_LEN).ok_or(SealRefused::NoRoom)?;
         let out = buffer.get_mut(from..).and_then(|out| out.get_mut(..shape.end)).ok_or(SealRefused::NoRoom)?;
         let (headers, packet) = out.split_first_chunk_mut::<BODY>().ok_or(SealRefused::NoRoom)?;
-        // Check the room before a number is taken or a byte moved.
+        // Check for room in the buffer before a sequence number is used or a byte is moved.
         trailer_of(packet, shape)?;
         let sequence = self.next_sequence()?;
         // Read the header before the move, because a load after the move would wait for the stores.
@@ -353,12 +356,12 @@ impl OutboundSa {
     }
 
     /// Seals the segments of `heads`, each from its place in the super-frame to the front of its slot of `stride`
-    /// bytes. Returns the number of sealed segments, and the last lifetime that ended with one of these. After the last
-    /// segment, `frame` must have room for a trailer.
+    /// bytes. Returns the number of sealed segments, and the last lifetime limit that one of these segments reached.
+    /// After the last segment, `frame` must have room for a trailer.
     ///
-    /// The cipher requires contiguous input. So each transport header is written in front of its payload, over bytes
-    /// already sealed or over the headers, which are restored at the end. The trailer is written after the payload,
-    /// over bytes that are restored immediately.
+    /// The cipher requires contiguous input. So each transport header is written directly in front of the segment's
+    /// payload. The header overwrites bytes already sealed, or the super-frame's headers, which are restored at the
+    /// end. The trailer is written after the payload, over bytes that are restored immediately.
     pub(super) fn seal_segments(
         &mut self,
         frame: &mut [u8],
@@ -431,7 +434,7 @@ impl OutboundSa {
         if self.spent.spend_quietly(packet_len) { None } else { self.spend_last(packet_len) }
     }
 
-    /// Counts a packet that can be the last.
+    /// Counts a packet that can be the last packet of the association.
     #[cold]
     fn spend_last(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
         let event = self.spent.spend(packet_len);
@@ -507,8 +510,8 @@ impl OutboundSa {
         outer.write(&mut out[layout.network_start..], shape.inner, sequence as u16);
     }
 
-    /// Writes the sealed packet of this shape and counts it. `place` writes the payload and the headers of the given
-    /// length to their places.
+    /// Writes the sealed packet of this shape and counts the packet. The function `place` writes the payload, and the
+    /// headers of the given length, into `out`.
     #[inline]
     fn seal_shaped(
         &mut self,
@@ -564,15 +567,15 @@ fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
     (front, sum)
 }
 
-/// Returns the place of the trailer in `packet`, the encrypted part and the check value. The bytes after the trailer
-/// are overwritten later.
+/// Returns the eight bytes from the start of the trailer on. `packet` consists of the encrypted part and the check
+/// value. The bytes after the trailer are overwritten later.
 #[inline]
 fn trailer_of(packet: &mut [u8], shape: CommonShape) -> Result<&mut [u8; size_of::<u64>()], SealRefused> {
     packet.get_mut(shape.payload_len..).and_then(|tail| tail.first_chunk_mut()).ok_or(SealRefused::NoRoom)
 }
 
-/// Writes the padding (1, 2, 3 and so on, RFC 4303 2.4), its length and the next header to the front of `tail`. `tail`
-/// ends with the check value. The bytes after the trailer are overwritten later.
+/// Writes the padding (1, 2, 3 and so on, RFC 4303 2.4), the padding length and the next header to the front of `tail`.
+/// `tail` ends with the check value. The bytes after the trailer are overwritten later.
 #[inline]
 fn write_trailer(tail: &mut [u8], shape: &Shape) {
     match tail.first_chunk_mut() {

@@ -21,24 +21,25 @@ pub enum PlanRefused {
     /// The segments cannot be sealed.
     #[error("{0}")]
     Seal(#[from] SealRefused),
-    /// The super-frame has no layout.
+    /// The super-frame is malformed, so it has no layout.
     #[error("malformed: {0}")]
     Malformed(#[from] Malformed),
 }
 
-/// A run of frames sealed together.
+/// Consecutive frames of equal length, sealed by one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedRun {
-    /// Number of frames.
+    /// Number of frames in the run.
     pub frames: usize,
     /// Length of each frame, bytes.
     pub frame_len: usize,
-    /// Last lifetime that ended with one of the frames, if any.
+    /// Last lifetime limit that one of the frames reached, if any.
     pub event: Option<LifetimeEvent>,
 }
 
-/// Writes the sealed frames of one super-frame, one by one or in runs, directly into buffers of the wire. A value keeps
-/// no reference to the super-frame. The caller passes the same frame and the same association to every call.
+/// Writes the sealed frames of one super-frame, one by one or in runs, directly into transmit buffers of the wire.
+/// `SealedSegments` holds no reference to the super-frame. The caller passes the same frame and the same association to
+/// every call.
 #[derive(Clone, Debug)]
 pub struct SealedSegments {
     plan: Segmenter,
@@ -47,13 +48,14 @@ pub struct SealedSegments {
 }
 
 impl SealedSegments {
-    /// Plans the sealed frames for `frame` and its request, with the association `sa`.
+    /// Plans the sealed frames for `frame` and the request of `frame`, with the association `sa`.
     ///
     /// The segment size must not exceed [`OutboundSa::payload_max`], because longer sealed frames would exceed the path
     /// MTU.
     ///
     /// # Errors
-    /// Returns an error if these bytes do not allow the request. The caller must then send nothing.
+    /// Returns an error if the frame's bytes do not allow the request. After an error, the caller must send no part of
+    /// the frame.
     pub fn new(frame: &mut Frame<'_>, policy: &SegmentPolicy, sa: &OutboundSa) -> Result<Self, PlanRefused> {
         let plan = Segmenter::new(frame, policy)?;
         if plan.frames_left() == 1 {
@@ -94,8 +96,8 @@ impl SealedSegments {
     /// Seals the next frame into the front of `out`. Returns `Ok(None)` after the last frame.
     ///
     /// # Errors
-    /// Returns an error if the association refuses the frame or `out` is too short. The next call writes the same
-    /// frame.
+    /// Returns an error if the association refuses the frame or `out` is too short. After an error, the next call tries
+    /// the same frame again.
     pub fn write_next(
         &mut self,
         sa: &mut OutboundSa,
@@ -114,7 +116,7 @@ impl SealedSegments {
         sa.seal_at(out, front_len, &layout).map(Some)
     }
 
-    /// Checks for all reasons to refuse the next frame, before a byte of it is written.
+    /// Checks for all reasons to refuse the next frame, before a byte of the frame is written.
     fn check_room(
         &self,
         sa: &OutboundSa,
@@ -137,11 +139,12 @@ impl SealedSegments {
     ///
     /// Has the result of one call of [`SealedSegments::write_next`] per frame, but is faster, because the payload is
     /// encrypted directly from `frame` into `out`. For this purpose, headers and trailers are written into `frame` over
-    /// already sealed payload. The sealed payload in `frame` is undefined afterwards, and all other bytes are as
-    /// before.
+    /// already sealed payload. After the call, the sealed payload in `frame` is undefined, and all other bytes of
+    /// `frame` are unchanged.
     ///
     /// # Errors
-    /// Returns an error if the association refuses the frames or a slot is too short. No frame was written then.
+    /// Returns an error if the association refuses the frames or a slot is too short. After an error, no frame was
+    /// written.
     pub fn write_run(
         &mut self,
         sa: &mut OutboundSa,

@@ -1,4 +1,4 @@
-//! Selectors: the packets of an association (RFC 4301 4.4.1.1).
+//! Selectors, which define the packets of an association (RFC 4301 4.4.1.1).
 
 use crate::frame::Frame;
 use crate::layout::{self, FrameLayout, Network, Transport, be16};
@@ -35,7 +35,7 @@ impl Prefix {
         self.len
     }
 
-    /// Returns the intersection of two networks, or `None` if it is empty.
+    /// Returns the intersection of two networks, or `None` if the intersection is empty.
     pub fn and(self, other: Self) -> Option<Self> {
         let (wide, narrow) = if self.len <= other.len { (self, other) } else { (other, self) };
         wide.contains(narrow.address).then_some(narrow)

@@ -19,7 +19,7 @@ use crate::sync::Mutex;
 pub struct Grant {
     first: u64,
     count: u64,
-    /// Lifetime that ends with these packets, if any.
+    /// Lifetime limit that the packets of this grant reach, if any.
     pub event: Option<LifetimeEvent>,
     /// True if half of the numbers reserved by [`SharedOutbound::reserve`] is granted. Reported once for each call of
     /// `reserve`.
@@ -45,8 +45,8 @@ impl Grant {
 
 /// An outbound association shared by several threads. Each thread seals with a separate [`OutboundSa`].
 ///
-/// The sequence numbers of one thread increase. Threads do not run in step, so a receiver's window must cover all
-/// numbers in use at once.
+/// The sequence numbers of one thread increase. Threads use their grants concurrently, so the receiver's anti-replay
+/// window must cover all numbers that are granted at one time.
 #[derive(Debug)]
 pub struct SharedOutbound {
     config: SaConfig,
@@ -59,9 +59,9 @@ pub struct SharedOutbound {
 struct Ledger {
     sent: u64,
     last: u64,
-    /// Last number that can be granted for now.
+    /// Last sequence number that can be granted before the next call of [`SharedOutbound::reserve`].
     reserved: u64,
-    /// Number from which on a grant sets [`Grant::is_low`].
+    /// Sequence number from which on a grant sets [`Grant::is_low`].
     low_from: u64,
     spent: Spent,
 }
@@ -88,7 +88,7 @@ impl SharedOutbound {
         Self::with_library(config, aws_lc())
     }
 
-    /// Does the same as [`SharedOutbound::new`], with the ciphers of `library` where available.
+    /// Does the same as [`SharedOutbound::new`], with the AEADs of `library`.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -140,16 +140,16 @@ impl SharedOutbound {
         Ok(Grant { first, count, event, is_low })
     }
 
-    /// Limits grants to numbers up to `last`. Without a call, no such limit applies. An owner that must remember used
-    /// numbers across a crash stores `last` before the call.
+    /// Limits grants to numbers up to `last`. Before the first call of this function, grants have no such limit. A
+    /// caller that must remember used numbers across a crash stores `last` before the call.
     pub fn reserve(&self, last: u64) {
         let mut ledger = self.ledger.lock();
         ledger.reserved = last;
         ledger.low_from = ledger.sent.saturating_add(last.saturating_sub(ledger.sent) / 2);
     }
 
-    /// Limits further grants to `more` numbers, and returns the last of these numbers. The owner calls this function
-    /// when it removes the association, while threads finish the current packets.
+    /// Limits further grants to `more` numbers, and returns the last of these numbers. Call this function to remove an
+    /// association while threads finish the current packets.
     pub fn close(&self, more: u64) -> u64 {
         let mut ledger = self.ledger.lock();
         let last = ledger.sent.saturating_add(more).min(ledger.last).min(ledger.reserved);
@@ -162,8 +162,8 @@ impl SharedOutbound {
         self.ledger.lock().last
     }
 
-    /// Ends the association before its first grant, so that its key is never used. Returns false, and changes nothing,
-    /// after a grant.
+    /// Ends the association before the first grant, so that the key of the association is never used. After a grant,
+    /// returns false and changes nothing.
     pub fn end_unused(&self) -> bool {
         let mut ledger = self.ledger.lock();
         let is_unused = ledger.spent.packets() == 0;
@@ -183,7 +183,7 @@ impl SharedOutbound {
         self.ledger.lock().spent.next_due_ns()
     }
 
-    /// Returns the last granted sequence number, 0 before the first.
+    /// Returns the last granted sequence number, 0 before the first grant.
     pub fn sequence(&self) -> u64 {
         self.ledger.lock().sent
     }
@@ -221,7 +221,7 @@ impl SharedInbound {
         Self::with_library(config, aws_lc())
     }
 
-    /// Does the same as [`SharedInbound::new`], with the ciphers of `library` where available.
+    /// Does the same as [`SharedInbound::new`], with the AEADs of `library`.
     ///
     /// # Errors
     /// Returns a one-line error if the description is invalid.
@@ -240,18 +240,18 @@ impl SharedInbound {
         &self.opener
     }
 
-    /// Opens a frame in place, as [`super::InboundSa::open`] does. If several threads have the same packet, one
-    /// succeeds.
+    /// Opens a frame in place, as [`super::InboundSa::open`] does. If several threads open the same packet, only one
+    /// call succeeds.
     ///
     /// # Errors
-    /// Returns the reason to refuse the packet. The frame's bytes are then unspecified. The window has moved only if
-    /// the packet was genuine.
+    /// Returns the reason to refuse the packet. After an error, the frame's bytes are unspecified. The anti-replay
+    /// window has moved only if the packet was genuine.
     #[inline]
     pub fn open(&self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         let sequence = self.seen.lock().check(packet.sequence)?;
         let decrypted = self.opener.decrypt(frame, packet, sequence)?;
         let opened = self.opener.unwrap(frame, decrypted, sequence);
-        // A genuine but refused packet has used the key and a number.
+        // A genuine but refused packet has used the key and a sequence number.
         let event = self.seen.lock().take(sequence, opened.as_ref().ok())?;
         opened.map(|opened| Opened { event, ..opened })
     }

@@ -183,8 +183,8 @@ impl Suite {
         self == Self::TripleDesCbc
     }
 
-    /// Returns the length of the encryption key in bytes. For the AEADs and GMAC, this includes the salt after the key
-    /// (RFC 4106 8.1), as in IKE and `ip xfrm`.
+    /// Returns the length of the encryption key in bytes. For the AEADs and GMAC, this length includes the salt after
+    /// the key (RFC 4106 8.1), as in IKE and `ip xfrm`.
     pub fn encryption_key_len(self) -> usize {
         match self {
             Self::AesGcm16 { key, .. } | Self::AesGmac { key } => key.len() + SALT_LEN,
@@ -234,8 +234,8 @@ impl Suite {
         }
     }
 
-    /// Returns true for suites with the sequence number as IV. Two packets with one sequence number under one key
-    /// reveal the key stream or the authentication key (RFC 4106 2, RFC 7634 2).
+    /// Returns true for suites with the sequence number as IV. Two packets with the same sequence number under the same
+    /// key reveal the key stream or the authentication key (RFC 4106 2, RFC 7634 2).
     pub fn is_counter_mode(self) -> bool {
         self.has_salt()
     }

@@ -1,4 +1,4 @@
-//! The receiver's associations, by SPI.
+//! The table of a receiver's associations, with look-up by SPI.
 
 use super::config::SaConfig;
 use super::error::{InvalidSa, Refused, RefusedCounts, SaFault};
@@ -32,7 +32,7 @@ impl SaTable {
         Self::with_library(aws_lc())
     }
 
-    /// Does the same as [`SaTable::new`], but new associations use the ciphers of `library` where available.
+    /// Does the same as [`SaTable::new`], but new associations use the AEADs of `library`.
     pub fn with_library(library: &'static dyn CipherLibrary) -> Self {
         Self { library, by_spi: HashMap::new(), refused: RefusedCounts::default() }
     }
@@ -40,8 +40,8 @@ impl SaTable {
     /// Adds an association.
     ///
     /// # Errors
-    /// Returns an error if the association's description is invalid, or another association has the same SPI. The table
-    /// is then unchanged.
+    /// Returns an error if the association's description is invalid, or another association has the same SPI. After an
+    /// error, the table is unchanged.
     pub fn insert(&mut self, config: &SaConfig) -> Result<(), InvalidSa> {
         match self.by_spi.entry(config.spi) {
             Entry::Occupied(_) => Err(config.invalid(SaFault::DuplicateSpi)),
@@ -52,7 +52,7 @@ impl SaTable {
         }
     }
 
-    /// Removes and returns an association. A drop of the association wipes its keys.
+    /// Removes and returns an association. Dropping the returned association wipes the keys.
     pub fn remove(&mut self, spi: u32) -> Option<InboundSa> {
         self.by_spi.remove(&spi)
     }

@@ -31,7 +31,7 @@ fn ecn_leaves_a_tunnel_as_figure_4_of_rfc_6040_says() {
     }
 }
 
-/// Returns a valid description.
+/// Returns a valid description of an association.
 fn config() -> SaConfig {
     let suite = Suite::AesGcm16 { key: AesKey::Bits128, implicit_iv: false };
     SaConfig::new(0x1000, suite, SecretKey::new((0..20).collect()), SecretKey::none())

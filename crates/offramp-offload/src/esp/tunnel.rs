@@ -56,12 +56,12 @@ pub enum EcnRule {
     /// Normal mode: the field is copied from the inner packet.
     #[default]
     Normal,
-    /// Compatibility mode: the outer header is never ECN-capable, because the other end of the tunnel would lose the
-    /// marks.
+    /// Compatibility mode: the outer header is never ECN-capable, because the tunnel's receiver would lose the
+    /// congestion marks.
     Compatibility,
 }
 
-/// A tunnel: its two ends, and the rules for its outer header.
+/// A tunnel: the two endpoint addresses, and the rules for the outer header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
     /// Outer source address.
@@ -105,7 +105,7 @@ impl Tunnel {
 /// The fields of the inner header needed for the outer header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inner {
-    /// `ToS` or traffic class.
+    /// `ToS` or traffic class of the inner packet.
     class: u8,
     has_df: bool,
 }
@@ -324,7 +324,7 @@ impl Ipv4Words {
 }
 
 /// The words written by [`set_len_and_protocol`], for an IP header without options or extension headers. The words are
-/// computed before the header moves to its place.
+/// computed before the header is moved.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LenAndProtocol {
     Ipv4(Ipv4Words),

@@ -119,7 +119,7 @@ pub(super) fn write_header(frame: &mut [u8], udp_at: usize, end: usize, ports: [
 }
 
 /// Writes a NAT-keepalive (RFC 3948 2.3) into `out`, with the Ethernet header, addresses and ports of the packet
-/// `sealed`. Returns `None`, and leaves `out` empty, if `sealed` is no packet in UDP.
+/// `sealed`. Returns `None`, and leaves `out` empty, if `sealed` contains no UDP-encapsulated packet.
 pub fn write_keepalive(sealed: &Frame<'_>, out: &mut Vec<u8>) -> Option<()> {
     out.clear();
     let (sealed, layout) = sealed.parts().ok()?;
@@ -137,7 +137,7 @@ pub fn write_keepalive(sealed: &Frame<'_>, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Returns the number of bytes added by encapsulation.
+/// Returns the number of bytes added by UDP encapsulation.
 pub(super) fn header_len(ports: Option<UdpPorts>) -> usize {
     if ports.is_some() { UDP_HEADER_LEN } else { 0 }
 }

@@ -3,7 +3,7 @@
 //! [`XfrmConfig::parse`] accepts commands as in a script, for example `ip xfrm state add` and `ip xfrm policy add`. The
 //! parser also accepts the output of `ip xfrm state` and `ip xfrm policy`, with or without `-s` and `-o`. Commands and
 //! output can be mixed in any order. [`XfrmConfig::associations`] translates states and policies for an adapter. The
-//! adapter replaces the original kernel, or is the other end of its associations.
+//! adapter replaces the kernel to which the text belongs, or is the peer of that kernel.
 //!
 //! Unsupported words that would change the meaning are refused, with line and word. Words without effect on the adapter
 //! (`priority`, `index`, counters, times) are skipped. No error shows a word that can be part of a key.
@@ -60,7 +60,7 @@ impl XfrmConfig {
     fn run(&mut self, words: &mut Words) -> Result<(), XfrmError> {
         let Some(object) = words.xfrm_object()? else { return Ok(()) };
         let command = words.required("a command, such as add")?;
-        // `ip` accepts any prefix of a command, and selects the first match in its list.
+        // `ip` accepts any prefix of a command, and selects the first match in the command list of `ip`.
         let is = |name: &str| name.starts_with(command.text);
         match (object, command.text) {
             (words::Object::State, _) if is("add") || is("update") => {

@@ -2,8 +2,8 @@
 //!
 //! Bits are coefficients of polynomials. A word of input has its first bit as the highest of 32 coefficients. The 64
 //! key bits from the word's offset on have their first bit as the lowest coefficient. Bit `n` of the hash combines bit
-//! `i` of the word with bit `i + n` of the key. This is the coefficient of degree 31 + n in the product. The products
-//! of all words are added before these coefficients are extracted.
+//! `i` of the word with bit `i + n` of the key. Bit `n` is the coefficient of degree 31 + n in the product. The
+//! products of all words are added before these coefficients are extracted.
 
 use super::{HASH_INPUT_LEN_MAX, KEY_LEN, WORD_LEN, Word};
 use core::arch::x86_64::{
@@ -13,7 +13,8 @@ use core::arch::x86_64::{
 /// Number of words in the longest input.
 const WORDS_MAX: usize = HASH_INPUT_LEN_MAX / WORD_LEN;
 
-/// The parts of a key, one for each word of the input. A value exists only on processors with the instruction.
+/// The parts of a key, one for each word of the input. A value exists only on processors with the instruction for
+/// carry-less multiplication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyParts([u64; WORDS_MAX]);
 

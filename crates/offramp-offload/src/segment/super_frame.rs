@@ -79,7 +79,7 @@ pub(super) struct SuperFrame {
 }
 
 impl SuperFrame {
-    /// Plans a super-frame. Returns `None` if the payload fits into one segment: the frame is then sent unsegmented.
+    /// Plans a super-frame. Returns `None` if the payload fits into one segment: such a frame is sent unsegmented.
     pub(super) fn plan(
         frame: &Frame<'_>,
         segmentation: Segmentation,
@@ -274,7 +274,7 @@ impl SuperFrame {
         }
     }
 
-    /// Writes one frame without a [`Head`]. For a frame with long headers, a short frame, or a fragment.
+    /// Writes one frame without a [`Head`]. Used for a frame with long headers, a short frame, or a fragment.
     #[inline(never)]
     fn write_without_head(&self, frame: &[u8], out: &mut [u8]) {
         out[..self.headers_end].copy_from_slice(&frame[..self.headers_end]);
@@ -363,8 +363,8 @@ impl SuperFrame {
         }
     }
 
-    /// Writes the fields of a fragment. All fragments carry the datagram's ID, and the first carries the datagram's
-    /// checksum.
+    /// Writes the fields of a fragment. All fragments carry the datagram's ID, and the first fragment carries the
+    /// datagram's checksum.
     fn write_fragment_fields(&self, frame: &[u8], out: &mut [u8]) {
         let Kind::Fragments { id, udp_checksum } = self.kind else { return };
         let at = self.layout.network_start;
@@ -428,8 +428,8 @@ impl Heads {
         self.changes.id(n)
     }
 
-    /// Writes the last `count` bytes of the headers to the end of `place`. The other bytes of `place` are then
-    /// undefined, because a usual `count` is copied as one block of constant length.
+    /// Writes the last `count` bytes of the headers to the end of `place`. After the call, the other bytes of `place`
+    /// are undefined, because a usual `count` is copied as one block of constant length.
     #[inline]
     pub(crate) fn copy_last_to(&self, place: &mut [u8], count: usize) {
         const USUAL: usize = 32;
@@ -474,7 +474,7 @@ impl Changes {
         put16(header, TCP_CHECKSUM_OFFSET, sum.plus(Sum::long(sequence)).checksum());
     }
 
-    /// Returns the changing words of the `n`th next frame, and the sum of its headers.
+    /// Returns the changing words of the `n`th next frame, and the sum of the frame's headers.
     #[inline]
     fn of(&self, n: usize) -> (HeadWords, Sum) {
         let id = self.id(n);
@@ -507,7 +507,7 @@ fn check_kind(layout: &FrameLayout, segmentation: Segmentation) -> Result<(), Re
 }
 
 /// Checks that a requested checksum names the transport's field. TCP and UFO requests can omit the checksum, because
-/// the pseudo-header's sum is then computed here. USO requests must not omit the checksum.
+/// this code computes a missing sum of the pseudo-header. USO requests must not omit the checksum.
 fn check_checksum_place(
     layout: &FrameLayout,
     partial: Option<PartialChecksum>,

@@ -186,7 +186,7 @@ fn an_sctp_packet_gets_its_crc_and_no_internet_checksum() {
         let (frame, meta) = sctp_frame(version6, padding);
         let start = usize::from(meta.checksum.unwrap().start);
         let mut expected = frame.clone();
-        // Computed by scapy 2.6.1: bytes(SCTP(sport=8080, dport=8081, tag=7) / Raw(payload)).
+        // The expected checksum was computed by scapy 2.6.1: bytes(SCTP(sport=8080, dport=8081, tag=7) / Raw(payload)).
         expected[start + 8..start + 12].copy_from_slice(&[0xb8, 0x6f, 0x5d, 0x39]);
         assert_eq!(cut(&frame, &meta, &SegmentPolicy::default()), [expected], "IPv6: {version6}, padding {padding}");
     }
@@ -326,7 +326,8 @@ fn written(mut plan: Segmenter, frame: &Frame<'_>) -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    /// A buffer lends a frame with another tag as if it had been sent with this tag, and afterwards the original frame.
+    /// A buffer lends a frame with another tag as if the frame had been sent with this tag. After the change, the
+    /// buffer lends the original frame again.
     #[test]
     fn a_tag_that_is_changed_in_place_changes_nothing_else(
         kind in 0..8_usize, version6: bool, tags in 0..3_usize, tci: u16, len in 0..5000_usize, cut_at in 0..80_usize,

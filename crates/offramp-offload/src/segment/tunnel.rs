@@ -11,8 +11,8 @@
 //!
 //! The outer UDP checksum is requested even if the sender omitted it. USO does not support datagrams without a
 //! checksum, and every endpoint must accept a checksum (RFC 7348 4, RFC 8926 3.3, RFC 6935 5). All other bytes equal
-//! the output of Linux' GSO. The following are refused: a second tunnel inside, GRE with sequence numbers, remote
-//! checksum offload, inner extension headers.
+//! the output of Linux' GSO. The following are refused: a second tunnel inside the first, GRE with sequence numbers,
+//! remote checksum offload, inner extension headers.
 
 use super::{Refused, SegmentPolicy, Segmenter};
 use crate::checksum;
@@ -33,7 +33,7 @@ const GRE_CHECKSUM: u16 = 0x8000;
 /// GRE's flag for the optional key word (RFC 2890 2).
 const GRE_KEY: u16 = 0x2000;
 const GRE_WORD_LEN: usize = 4;
-/// Length of a VXLAN header, and of a Geneve header without options (RFC 7348 5, RFC 8926 3.4).
+/// Length in bytes of a VXLAN header, and of a Geneve header without options (RFC 7348 5, RFC 8926 3.4).
 const VXLAN_HEADER_LEN: usize = 8;
 /// Mask for Geneve's option length in the first header byte, in units of 4 bytes.
 const GENEVE_OPTIONS: u8 = 0x3f;
@@ -42,9 +42,9 @@ const GENEVE_OPTIONS: u8 = 0x3f;
 const VXLAN_REMOTE_CHECKSUM: u8 = 0x20;
 /// Maximum number of datagrams in a super-frame, as in Linux' GRO (`UDP_GRO_CNT_MAX`).
 const DATAGRAMS_MAX: u16 = 64;
-/// Maximum length of an IP packet.
+/// Maximum length of an IP packet in bytes.
 const PACKET_LEN_MAX: usize = u16::MAX as usize;
-/// Length of GUE's header without optional fields.
+/// Length of GUE's header without optional fields, in bytes.
 const GUE_HEADER_LEN: usize = 4;
 
 /// Writes the frames of one super-frame in a tunnel, one by one. The caller passes the same frame to every call.
@@ -65,8 +65,8 @@ impl TunnelSegmenter {
     /// transport. If the request is for an inner packet, overwrites the two bytes before the inner IP header.
     ///
     /// # Errors
-    /// Returns an error if the tunnel is unknown, or these bytes do not allow the request. The caller must then send
-    /// nothing.
+    /// Returns an error if the tunnel is unknown, or the frame's bytes do not allow the request. After an error, the
+    /// caller must send no part of the frame.
     pub fn new(frame: &mut Frame<'_>) -> Result<Option<Self>, Refused> {
         let TxMeta { checksum: Some(partial), segmentation: Some(segmentation) } = frame.request() else {
             return Ok(None);

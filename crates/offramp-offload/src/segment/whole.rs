@@ -53,7 +53,7 @@ fn repair(frame: &mut Frame<'_>) {
 }
 
 /// Adds the length to a pseudo-header's sum without length (NDIS, and DPDK's `rte_ipv4_phdr_cksum`), and fills an empty
-/// field. Any other value stays, because the host knows the final destination of a source route.
+/// field. Any other value stays unchanged, because the host knows the final destination of a source route.
 fn repair_pseudo_header(bytes: &mut [u8], layout: &FrameLayout) {
     if layout.transport == Transport::Opaque || layout.fragment || layout.network_options {
         return;

@@ -1,5 +1,5 @@
-//! Compares the window with a set of all accepted numbers. Tries every history of a few packets, in windows of a few
-//! numbers, around every border of words and subspaces.
+//! Compares the anti-replay window with a set of all accepted numbers. Tries every history of a few packets, in windows
+//! of a few numbers, around every border of words and subspaces.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ const STARTS: [u64; 15] =
 /// Distances from the start to the next packet's number.
 const DISTANCES: [i128; 13] = [-6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 63, 64, 129];
 
-/// A literal implementation of the definition in RFC 4303 3.4.3 and A2.
+/// An anti-replay window, implemented literally as defined in RFC 4303 3.4.3 and A2.
 #[derive(Clone)]
 struct Slow {
     start: u64,

@@ -36,7 +36,7 @@ fn senders(config: &SaConfig) -> (OutboundSa, OutboundSa) {
     (OutboundSa::new(config).unwrap(), OutboundSa::new(config).unwrap())
 }
 
-/// Opens in separate steps, as threads with a shared association do. The separate steps have no fast path.
+/// Opens a packet in separate steps, as threads with a shared association do. The separate steps have no fast path.
 fn open_step_by_step(
     receiver: &InboundSa,
     frame: &mut [u8],
@@ -70,7 +70,7 @@ proptest! {
         let mut clear = frame(is_ipv6, is_udp, is_tagged, &[1; 40][..options * 4], &payload);
         let layout = FrameLayout::parse(&clear, LengthFrom::Ip).unwrap();
         clear.extend(vec![0xaa; padded]);
-        // The layout can contradict the packet, and opening must handle this.
+        // The layout can contradict the packet, and the code that opens a packet must handle such a layout.
         let layout = FrameLayout { protocol: protocol.unwrap_or(layout.protocol), ..layout };
         let (mut short, mut any) = senders(&config);
 

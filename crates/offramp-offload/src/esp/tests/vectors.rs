@@ -14,7 +14,7 @@ struct Published {
     suite: Suite,
     encryption_key: &'static str,
     integrity_key: &'static str,
-    /// Upper half of the sequence number, if extended.
+    /// Upper half of the sequence number, if the packet uses an extended sequence number.
     sequence_high: Option<u32>,
     header_and_iv: &'static str,
     /// Payload, padding and trailer.

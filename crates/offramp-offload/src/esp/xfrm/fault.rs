@@ -1,4 +1,4 @@
-//! The faults of a text, each as one line.
+//! The faults in the text of an `ip xfrm` configuration. Each error message is one line.
 
 use super::meaning::Direction;
 use crate::esp::error::InvalidSa;
@@ -18,7 +18,7 @@ impl fmt::Display for Shown {
     }
 }
 
-/// The reason to refuse a text, and the place of the fault.
+/// The reason to refuse a text, and the line of the fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct XfrmError {
@@ -36,7 +36,7 @@ pub enum Fault {
     Unknown {
         /// Word in the text.
         word: Shown,
-        /// Words accepted at this place.
+        /// Words accepted at this position.
         known: &'static str,
     },
     /// The adapter does not support a feature of Linux.
@@ -44,7 +44,7 @@ pub enum Fault {
     Unsupported {
         /// Word in the text.
         word: Shown,
-        /// Reason and remedy.
+        /// Why the word is not supported, and what to use instead.
         why: &'static str,
     },
     /// A value is invalid.
@@ -58,7 +58,7 @@ pub enum Fault {
     /// A command or an entry ends early. Holds the missing part.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A key is invalid. The message reveals nothing of the key.
+    /// A key is invalid. The error message contains no part of the key.
     #[error("{0}")]
     Key(InvalidHex),
     /// The adapter cannot make an association from a state.

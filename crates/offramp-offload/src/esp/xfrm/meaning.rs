@@ -1,4 +1,4 @@
-//! The translation of states and policies for an adapter.
+//! The translation of states and policies into the associations of an adapter.
 
 use super::XfrmConfig;
 use super::fault::{Fault, Shown, XfrmError};
@@ -16,7 +16,7 @@ use crate::esp::tunnel::{DfRule, DscpRule, EcnRule};
 pub enum Owner {
     /// The adapter's host. The adapter replaces the host's kernel.
     Host,
-    /// The peer. The peer's outbound packets are inbound here.
+    /// The peer. The peer's outbound packets are the adapter's inbound packets.
     Peer,
 }
 
@@ -56,8 +56,8 @@ impl XfrmConfig {
     /// A state's direction is taken from the policy with a matching template, or from the state's `dir` or `offload`. A
     /// state without these words has the opposite direction of the state with the reverse addresses. The selector is
     /// the intersection of the state's selector and the policy's selector. In transport mode, the state's addresses
-    /// also limit the selector. The window is at least [`REPLAY_WINDOW_MIN`], and [`REPLAY_WINDOW_DEFAULT`] if Linux
-    /// does no replay check. `is_legacy` allows the suites that exist only for old peers.
+    /// also limit the selector. The anti-replay window is at least [`REPLAY_WINDOW_MIN`], and [`REPLAY_WINDOW_DEFAULT`]
+    /// if Linux does no replay check. `is_legacy` allows the suites that exist only for old peers.
     ///
     /// # Errors
     /// Returns the line of the first state or policy that the adapter does not support, and the reason.
@@ -81,7 +81,7 @@ impl XfrmConfig {
 
     fn check_templates(&self) -> Result<(), XfrmError> {
         for policy in &self.policies {
-            // A policy for forwarded packets accompanies one for local packets, and is usually unused.
+            // A policy for forwarded packets accompanies each policy for local packets, and is usually unused.
             let is_used = policy.template.is_none()
                 || policy.direction == PolicyDirection::Forward
                 || self.states.iter().any(|state| is_for(policy, state));
@@ -169,7 +169,7 @@ fn fits(template: &Template, policy: &XfrmPolicy, state: &XfrmState) -> bool {
         }
 }
 
-/// Returns the selector of a state without its policy.
+/// Returns the selector of a state, without the selector of the policy.
 fn own_selector(state: &XfrmState) -> Selector {
     let selector = state.config.selector.clone();
     if state.config.mode != Mode::Transport {
@@ -234,8 +234,8 @@ fn apply_flags(state: &XfrmState, is_sender: bool, is_own: bool, config: &mut Sa
     Ok(())
 }
 
-/// Checks for conflicts. A receiver's SPIs must be unique. If two senders select the same packets, only one is ever
-/// used.
+/// Checks for conflicts. A receiver's SPIs must be unique. If two outbound associations select the same packets, only
+/// one of the two associations is ever used.
 fn check_against(others: &[Association], new: &Association) -> Result<(), XfrmError> {
     let (line, spi) = (new.line, new.config.spi);
     for other in others.iter().filter(|other| other.direction == new.direction) {

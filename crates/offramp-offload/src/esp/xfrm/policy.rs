@@ -1,4 +1,4 @@
-//! Policies: the associations required for packets.
+//! Policies, which define the protection that packets require.
 
 use super::fault::{Fault, XfrmError};
 use super::selector;
@@ -87,7 +87,7 @@ pub(super) fn parse(words: &mut Words) -> Result<Option<XfrmPolicy>, XfrmError> 
             "socket" => return Ok(None),
             _ => policy.take(word, words)?,
         }
-        // The selector of a command can be at any place.
+        // In a command, the words of the selector can be at any position.
         selector::parse_into(&mut policy.selector, words)?;
     }
     policy.direction = direction.ok_or(Fault::Missing("dir in, out or fwd").at(line))?;

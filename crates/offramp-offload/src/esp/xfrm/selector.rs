@@ -23,7 +23,7 @@ const PROTOCOLS: [(&str, u8); 13] = [
     ("udplite", 136),
 ];
 
-/// Parses the words of a selector, in any order, up to the first other word.
+/// Parses the words of a selector, in any order, up to the first word that belongs to no selector.
 pub(super) fn parse_into(selector: &mut Selector, words: &mut Words) -> Result<(), XfrmError> {
     const NO_SENDER: &str = "the adapter does not see who sends; select by address, protocol and port";
     const NO_FIELD: &str = "selectors have addresses, a protocol, and ports of TCP and UDP";

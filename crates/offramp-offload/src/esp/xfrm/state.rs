@@ -193,7 +193,7 @@ impl Draft {
             "ecb(cipher_null)" | "cipher_null" => Cipher::Null,
             _ => return Err(name.unknown("enc cbc(aes), cbc(des3_ede) and ecb(cipher_null)")),
         };
-        // The null cipher has no key, and the output prints nothing in its place.
+        // The null cipher has no key, and the output prints nothing in place of the key.
         let has_key = form == Form::Command || !words.is_at_line_end();
         let key = if has_key { key(words, form)? } else { SecretKey::none() };
         if self.cipher.replace((cipher, key)).is_some() || self.aead.is_some() {
@@ -316,7 +316,7 @@ impl Draft {
     }
 
     /// Parses `dev eth0 dir out`, with `mode crypto` or `packet` before or after. The mode does not change the packets
-    /// on the wire, so it is ignored.
+    /// on the wire, so the parser ignores the mode.
     fn take_offload(&mut self, words: &mut Words) -> Result<(), XfrmError> {
         loop {
             if words.take("packet") || words.take("crypto") {

@@ -190,7 +190,7 @@ fn only_a_shell(line: usize) -> XfrmError {
     Fault::Unsupported { word: Shown(None), why }.at(line)
 }
 
-/// Returns the first word of a text, and the rest. The text must begin with a word.
+/// Returns the first word of a text, and the remaining text. The text must begin with a word.
 fn split_word(text: &str, line: usize) -> Result<(&str, &str), XfrmError> {
     const ENDS: [char; 3] = ['\\', ';', '&'];
     let missing = Fault::Missing("the other quote").at(line);
@@ -218,7 +218,7 @@ pub(super) enum Object {
     Policy,
 }
 
-/// The words of one statement, taken one after another.
+/// The words of one statement, consumed one after another.
 #[derive(Debug)]
 pub(super) struct Words<'a> {
     words: &'a [Word<'a>],
@@ -255,7 +255,7 @@ impl<'a> Words<'a> {
         is_there
     }
 
-    /// Consumes the next word and returns it, or an error with `what` if no word is left.
+    /// Consumes the next word and returns it, or an error that names `what` if no word is left.
     pub(super) fn required(&mut self, what: &'static str) -> Result<Word<'a>, XfrmError> {
         let line = self.line();
         self.next().ok_or(Fault::Missing(what).at(line))
@@ -283,7 +283,7 @@ impl<'a> Words<'a> {
         self.at -= 1;
     }
 
-    /// Skips the rest of this line and `more` lines after it.
+    /// Skips the remaining words of this line, and the next `more` lines.
     pub(super) fn skip_lines(&mut self, more: usize) {
         for _ in 0..=more {
             while self.peek().is_some_and(|word| !word.starts_line) {
@@ -310,7 +310,7 @@ impl<'a> Words<'a> {
         number.ok_or(Fault::Value { after, expected: "a number that fits" }.at(word.line))
     }
 
-    /// Parses a number of 32 bits after its label.
+    /// Parses a number of 32 bits after the word `label`.
     pub(super) fn labelled(&mut self, label: &'static str) -> Result<u32, XfrmError> {
         self.literal(label)?;
         self.number32(label)
