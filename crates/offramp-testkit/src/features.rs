@@ -34,13 +34,13 @@ pub const CTRL_VQ: u64 = 1 << 17;
 pub const CTRL_GUEST_OFFLOADS: u64 = 1 << 2;
 /// The driver can request statistics of its queues.
 pub const DEVICE_STATS: u64 = 1 << 50;
-/// The driver sets its receive modes.
+/// The driver can set the device's receive modes.
 pub const CTRL_RX: u64 = 1 << 18;
-/// The driver sets its received VLANs.
+/// The driver can select the VLANs that the device receives.
 pub const CTRL_VLAN: u64 = 1 << 19;
 /// The device has further receive modes.
 pub const CTRL_RX_EXTRA: u64 = 1 << 20;
-/// The driver can change its address.
+/// The driver can change the device's MAC address.
 pub const CTRL_MAC_ADDR: u64 = 1 << 23;
 /// The driver can moderate notifications for one queue.
 pub const VQ_NOTF_COAL: u64 = 1 << 52;

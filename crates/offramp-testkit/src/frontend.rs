@@ -1,4 +1,4 @@
-//! The frontend's side of vhost-user: one connection to a backend.
+//! A vhost-user frontend: one connection to a backend.
 //!
 //! Correct behaviour is available as [`Frontend::negotiate`] and the start of a [`Guest`](crate::Guest), in the order
 //! of QEMU, DPDK and other frontends. Every request is a method that waits for the answer. Wrong behaviour is possible
@@ -29,7 +29,7 @@ pub use shared::{DirtyLog, Inflight};
 
 use crate::wait::Deadline;
 
-/// Default timeout of a frontend for its backend.
+/// Default timeout of every wait for the backend.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of descriptors received with one message (the specification's largest message carries 8).
 const FDS_MAX: usize = 64;
@@ -38,7 +38,7 @@ const PAYLOAD_LEN_MAX: u32 = 1 << 20;
 /// Pause between two attempts to connect.
 const CONNECT_NAP: Duration = Duration::from_millis(5);
 
-/// A backend's reaction to a refused request.
+/// The reaction of a backend that refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
     /// The backend answered with an error.
@@ -64,14 +64,14 @@ pub struct Frontend {
     timeout: Duration,
     /// Maximum number of bytes per send.
     piece_len: usize,
-    /// True if the backend acknowledges every request without an answer.
+    /// True if the backend acknowledges every request that has no other answer.
     reply_ack: bool,
-    /// The frontend's end of the channel for the backend's requests.
+    /// The frontend's socket of the channel for the backend's requests.
     backend_channel: Option<UnixStream>,
 }
 
-/// Shuts the connection down, so that the backend sees the end at once. A plain close would not suffice, because a
-/// process started by another test can still hold a copy of the socket.
+/// Shuts the connection down, so that the backend detects the end of the connection at once. A plain close would not
+/// suffice, because a process started by another test can still hold a copy of the socket.
 impl Drop for Frontend {
     fn drop(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -119,7 +119,7 @@ impl Frontend {
         &self.stream
     }
 
-    /// Sends bytes unchanged, with descriptors. Returns true if the backend's end was still open.
+    /// Sends bytes unchanged, with descriptors. Returns true if the backend had not closed the connection.
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         let pieces = bytes.chunks(self.piece_len).enumerate();
         pieces.fold(true, |is_open, (nth, piece)| {
@@ -129,7 +129,7 @@ impl Frontend {
     }
 
     /// Sends a message with any header, any payload (even if it contradicts the header) and any descriptors. Returns
-    /// true if the backend's end was still open.
+    /// true if the backend had not closed the connection.
     pub fn send_raw(&self, header: Header, payload: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         self.send_bytes(&[&header.to_bytes(), payload].concat(), fds)
     }
@@ -155,7 +155,7 @@ impl Frontend {
     }
 }
 
-/// Sends all bytes, and the descriptors with the first bytes. Returns true if the other end was open.
+/// Sends all bytes, and the descriptors with the first bytes. Returns true if the peer had not closed the connection.
 fn send_all(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>], timeout: Duration) -> bool {
     let deadline = Deadline::after(timeout);
     let fds: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
@@ -194,7 +194,7 @@ fn recv_some(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedF
     Ok((message.bytes, fds))
 }
 
-/// Receives a whole message. Returns `None` if the other end is closed.
+/// Receives a whole message. Returns `None` if the peer closed the connection.
 fn recv_message(stream: &UnixStream, timeout: Duration, what: &str) -> Option<RawMessage> {
     let deadline = Deadline::after(timeout);
     let mut fds = Vec::new();

@@ -20,7 +20,7 @@ use crate::frontend::{Frontend, HandshakeOptions, Inflight, Negotiated, PeerErro
 use crate::memory::GuestMemory;
 use crate::ring::{RingOptions, Virtqueue};
 
-/// Base of an unused packed ring: the two positions are 0, in the first lap.
+/// Base of an unused packed ring: the two positions are 0, and the two wrap counters are 1.
 const PACKED_BASE_AT_FIRST: u32 = 0x8000_8000;
 
 /// A guest with a started device.
@@ -99,7 +99,7 @@ impl Guest {
         self.frontend.start(&self.options, &self.agreed, &self.memory, &vrings)
     }
 
-    /// Starts all rings at the device's last position seen by the driver. [`Guest::connect`](GuestBuilder::connect)
+    /// Starts all rings at the last device position that the driver has seen. [`Guest::connect`](GuestBuilder::connect)
     /// already calls this function.
     ///
     /// # Errors
@@ -137,9 +137,10 @@ impl Guest {
     /// Continues over a new connection to a backend that listens at `path`, with the same memory. The old backend must
     /// be dead or stopped ([`Guest::stop`]). A running backend would notice the end of the connection too late, and
     /// continue in the same rings. Split rings, and packed rings used in ring order, continue after the last chain used
-    /// by the device. Their chains in flight are processed again. Other packed rings must be reset before the call
-    /// ([`Guest::reset_rings`]). With [`GuestBuilder::inflight`], packed rings are announced with the initial position,
-    /// because a frontend knows only this position. The backend must find its old position in the region.
+    /// by the device. The backend processes the chains in flight of these rings again. Other packed rings must be reset
+    /// before the call ([`Guest::reset_rings`]). With [`GuestBuilder::inflight`], packed rings are announced with the
+    /// initial position, because a frontend knows only this position. The backend must read the old position from the
+    /// inflight region.
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
         self.frontend = Frontend::connect(path);
         self.agreed = self.frontend.negotiate(&self.options).expect("negotiating with the backend again");

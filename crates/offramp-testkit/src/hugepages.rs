@@ -15,7 +15,7 @@ const MEMINFO: &str = "/proc/meminfo";
 /// Maximum wait for the pages of an ended guest. After this time, the mapping reports that no page is available.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(30);
 
-/// Reserved huge pages in the kernel's pool. A drop restores the pool.
+/// Reserved huge pages in the kernel's pool. Dropping the value restores the pool.
 #[derive(Debug)]
 pub struct HugePages {
     before: u64,
@@ -26,7 +26,7 @@ pub struct HugePages {
 
 impl HugePages {
     /// Ensures that `count` huge pages are free. Returns `None` if this process is not permitted to reserve huge pages.
-    /// In CI, this is a failure.
+    /// In CI, a missing permission is a failure.
     pub fn reserve(count: u64) -> Option<Self> {
         match Self::try_reserve(count) {
             Ok(pages) => Some(pages),

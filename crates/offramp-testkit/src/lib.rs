@@ -1,5 +1,5 @@
 //! Test support: a guest in Rust that owns memory and rings, and can behave correctly or wrongly on purpose. The guest
-//! is the other end of a vhost-user network backend.
+//! is the peer of a vhost-user network backend.
 //!
 //! | module       | what                                                                              |
 //! |--------------|-----------------------------------------------------------------------------------|

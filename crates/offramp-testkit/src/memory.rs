@@ -55,10 +55,10 @@ pub struct Region {
     written: Vec<AtomicBool>,
 }
 
-// SAFETY: the pointers stay valid until the region is dropped. Every access through them is atomic, or a copy of plain
-// bytes without any reference to them.
+// SAFETY: the pointers stay valid until the region is dropped. Every access through the pointers is atomic, or a copy
+// of plain bytes without any reference to the bytes.
 unsafe impl Send for Region {}
-// SAFETY: every shared access is atomic, or a copy of plain bytes without any reference to them.
+// SAFETY: every shared access is atomic, or a copy of plain bytes without any reference to the bytes.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -322,8 +322,8 @@ impl GuestMemory {
         }
     }
 
-    /// Returns the addresses of the pages written by the guest since the last call. A monitor has this information
-    /// during a live migration. The guest must not write during the call. Only a
+    /// Returns the addresses of the pages written by the guest since the last call. During a live migration, a virtual
+    /// machine monitor has the same information. The guest must not write during the call. Only a
     /// [`DirtyLog`](crate::frontend::DirtyLog) contains the device's writes.
     pub fn take_written(&self) -> Vec<u64> {
         let of_region = |region: &Region| {
@@ -384,7 +384,7 @@ impl GuestMemory {
         found.unwrap_or_else(|| panic!("the test touches guest address {addr:#x}, where no memory is"))
     }
 
-    /// Returns a pointer to `addr`, and the number of contiguous bytes there, at most `wanted`.
+    /// Returns a pointer to `addr`, and the number of contiguous bytes from `addr` on, at most `wanted`.
     fn longest_piece(&self, addr: u64, wanted: usize) -> (*mut u8, usize) {
         let region = self.region_of(addr);
         (region.pointer(addr), wanted.min((region.end() - addr) as usize))

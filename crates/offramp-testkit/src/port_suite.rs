@@ -25,7 +25,7 @@ pub trait Bed {
     /// Returns the host's next received frame, if any.
     fn recv(&mut self) -> Option<Vec<u8>>;
 
-    /// Removes all room for received frames from the host. Returns false if this is impossible. [`Bed::make_room`]
+    /// Removes the host's room for received frames. Returns false if the host always has room. [`Bed::make_room`]
     /// restores the room.
     fn take_room(&mut self) -> bool;
 
@@ -47,7 +47,7 @@ pub fn check<B: Bed>(make: impl Fn() -> B) {
     a_host_without_room_loses_frames_until_it_has_some(&mut make());
 }
 
-/// Builds a frame of `len` bytes that contains its number.
+/// Builds a frame of `len` bytes that contains `number`.
 fn frame(number: usize, len: usize) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..len).map(|at| (at * 31 + number * 7) as u8).collect();
     frame[..14].copy_from_slice(&[[2, 0, 0, 0, 0x0b, 1, 2, 0, 0, 0, 0x0a].as_slice(), &[1], &EXPERIMENTAL].concat());
@@ -167,7 +167,7 @@ fn frames_written_in_place_are_seen_when_they_are_committed(bed: &mut impl Bed) 
         return; // A port without in-place writes skips this test.
     }
     assert!(bed.port().rx_reserve(1, &[0; HEAD_LEN]) && bed.port().rx_reserve(2, &[0; HEAD_LEN]));
-    // Append piece by piece to the frames in turn, with wrong pieces in between.
+    // Append pieces to the frames in rotation, with wrong pieces in between.
     let payloads: Vec<Vec<&[u8]>> = wanted.iter().map(|frame| frame[HEAD_LEN..].chunks(331).collect()).collect();
     for round in 0..5 {
         for (slot, payloads) in payloads.iter().enumerate() {

@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 const ALONE: &str = "OFFRAMP_TEST_ALONE";
 
 /// Returns true in a process that runs only `test`. Counts of descriptors, threads and mappings in such a process
-/// include no concurrent test. In any other process, runs the test in a child process and returns false. The caller
-/// must then return.
+/// include no concurrent test. In any other process, runs the test in a child process and returns false. If the result
+/// is false, the caller must return.
 ///
 /// # Panics
 /// Panics if no test of this program has that name, or if the test fails in the child process.
@@ -27,7 +27,7 @@ pub fn is_alone(test: &str) -> bool {
     let ended = ended.expect("starting a test in a process of its own");
     let [stdout, stderr] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     print!("{stdout}");
-    // A run with an unknown name also succeeds, so check the number of passed tests.
+    // A test program with an unknown test name also succeeds, so check the number of passed tests.
     assert!(ended.status.success() && stdout.contains("1 passed"), "{test} alone: {}\n{stderr}", ended.status);
     false
 }

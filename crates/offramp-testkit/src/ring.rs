@@ -32,7 +32,8 @@ pub const USED_NO_NOTIFY: u16 = 1;
 pub const EVENT_ENABLE: u16 = 0;
 /// Event suppression of a packed ring: notify of no event (virtio 1.3, 2.8.14).
 pub const EVENT_DISABLE: u16 = 1;
-/// Event suppression of a packed ring: notify when the named descriptor is passed (virtio 1.3, 2.8.14).
+/// Event suppression of a packed ring: notify when the ring passes the descriptor named in `off_wrap` (virtio 1.3,
+/// 2.8.14).
 pub const EVENT_DESC: u16 = 2;
 
 /// Length of a descriptor in bytes, in split and packed rings.
@@ -92,7 +93,7 @@ pub struct RingOptions {
     pub in_order: bool,
 }
 
-/// The guest addresses of a ring's three parts.
+/// The guest addresses of a ring's three areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAddresses {
     /// Address of the descriptors.
@@ -202,7 +203,7 @@ impl Virtqueue {
         either!(self, ring => ring.memory = memory.clone());
     }
 
-    /// Resets the ring as after a reset of the device: empty, at its start. Drops chains in flight.
+    /// Resets the ring as after a reset of the device: empty, at the first position. Drops chains in flight.
     pub fn reset(&mut self) {
         either!(self, ring => ring.reset());
     }

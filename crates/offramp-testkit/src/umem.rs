@@ -1,6 +1,6 @@
 //! A host port that owns one memory area and lends frames in both directions, as an `AF_XDP` socket does with its UMEM
 //! (Linux `Documentation/networking/af_xdp.rst`). The host's frames are lent in place, and received frames are written
-//! to the place where the host reads them.
+//! directly to the memory that the host reads.
 
 use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_offload::caps::Offloads;
@@ -28,11 +28,11 @@ struct Open {
 pub struct UmemPort {
     area: FrameBuffer<Vec<u8>>,
     frame_len: usize,
-    /// Starts of the free frames (the fill ring).
+    /// Start offsets of the free frames in the area (the fill ring).
     free: VecDeque<usize>,
-    /// Frames to send by the host (the transmit ring).
+    /// Frames sent by the host, which the adapter has not fetched yet (the transmit ring).
     to_send: VecDeque<(TxMeta, Place)>,
-    /// Start of the frame lent to the adapter.
+    /// Start offset of the frame lent to the adapter.
     lent: Option<usize>,
     open: HashMap<usize, Open>,
     /// Delivered frames, published to the host by the next flush (the receive ring).

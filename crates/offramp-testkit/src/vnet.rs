@@ -16,13 +16,13 @@ pub const NEEDS_CSUM: u8 = 1;
 pub const DATA_VALID: u8 = 2;
 /// `gso_type`: a single frame without segmentation.
 pub const GSO_NONE: u8 = 0;
-/// `gso_type`: TCP over IPv4.
+/// `gso_type`: segment TCP over IPv4.
 pub const GSO_TCPV4: u8 = 1;
-/// `gso_type`: one UDP datagram into IP fragments.
+/// `gso_type`: divide one UDP datagram into IP fragments.
 pub const GSO_UDP: u8 = 3;
-/// `gso_type`: TCP over IPv6.
+/// `gso_type`: segment TCP over IPv6.
 pub const GSO_TCPV6: u8 = 4;
-/// `gso_type`: UDP datagrams of equal size.
+/// `gso_type`: segment into UDP datagrams of equal size.
 pub const GSO_UDP_L4: u8 = 5;
 /// `gso_type`, or'ed: the TCP segment has CWR set.
 pub const GSO_ECN: u8 = 0x80;
@@ -61,8 +61,8 @@ impl VnetHeader {
         bytes
     }
 
-    /// Parses the first [`BASE_LEN`] bytes. With only [`LEGACY_LEN`] bytes, `num_buffers` is 1. Panics if there are
-    /// fewer bytes.
+    /// Parses the first [`BASE_LEN`] bytes. With only [`LEGACY_LEN`] bytes, `num_buffers` is 1. Panics if `bytes` is
+    /// shorter.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         assert!(bytes.len() >= LEGACY_LEN, "a virtio-net header has {LEGACY_LEN} bytes, here are {}", bytes.len());
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);

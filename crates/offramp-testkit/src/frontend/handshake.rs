@@ -1,4 +1,4 @@
-//! The sequence of requests that starts a device, for each relevant frontend.
+//! The sequence of requests that starts a device, in the order of each frontend in [`Dialect`].
 
 use std::os::fd::BorrowedFd;
 
@@ -15,38 +15,38 @@ pub(crate) mod status {
     pub const FEATURES_OK: u8 = 8;
 }
 
-/// Number of entries in `virtio_uml`'s region table, used or not.
+/// Number of entries in `virtio_uml`'s region table, unused entries included.
 const UML_REGIONS: usize = 2;
 
 /// The frontend that defines the order of requests in a handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// QEMU's vhost-user netdev: protocol features before the owner, call descriptors before the features and a second
-    /// time with the rings.
+    /// QEMU's vhost-user netdev: protocol features before `SET_OWNER`, call descriptors before the features and a
+    /// second time with the rings.
     #[default]
     Qemu,
-    /// DPDK's virtio-user: owner first, call descriptors only before the features, bases without a used position.
+    /// DPDK's virtio-user: `SET_OWNER` first, call descriptors only before the features, bases without a used position.
     Dpdk,
-    /// Linux' `virtio_uml`: owner first, memory before the call descriptors, all rings described before the first kick
-    /// descriptor, every base 0. Its memory table has at least two entries.
+    /// Linux' `virtio_uml`: `SET_OWNER` first, memory before the call descriptors, all rings described before the first
+    /// kick descriptor, every base 0. The memory table has at least two entries.
     UserModeLinux,
-    /// Cloud Hypervisor: owner first, features and memory before all ring sizes, a base of 16 bits after the addresses,
-    /// no error descriptors (`setup_vhost_user` of version 53).
+    /// Cloud Hypervisor: `SET_OWNER` first, features and memory before all ring sizes, a base of 16 bits after the
+    /// addresses, no error descriptors (`setup_vhost_user` of version 53).
     CloudHypervisor,
 }
 
 /// The options of a handshake with a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeOptions {
-    /// Order of requests.
+    /// Order of the requests in the handshake.
     pub dialect: Dialect,
     /// Required features. Without these features, the test is meaningless.
     pub required: u64,
-    /// Features accepted if offered.
+    /// Features that the guest accepts if the backend offers them.
     pub optional: u64,
-    /// Protocol features accepted if offered.
+    /// Protocol features that the frontend accepts if the backend offers them.
     pub protocol: u64,
-    /// True to enable the rings after their start.
+    /// True to enable the rings after the frontend has started the rings.
     pub enables: bool,
 }
 
@@ -55,11 +55,11 @@ pub struct HandshakeOptions {
 pub struct Negotiated {
     /// Features offered by the backend.
     pub offered: u64,
-    /// Features in use.
+    /// Features in use after the negotiation.
     pub features: u64,
     /// Protocol features offered by the backend.
     pub protocol_offered: u64,
-    /// Protocol features in use.
+    /// Protocol features in use after the negotiation.
     pub protocol: u64,
     /// Maximum number of queue pairs, 1 if the backend does not support the query.
     pub queue_pairs_max: u64,
@@ -193,7 +193,7 @@ impl Frontend {
         Ok(())
     }
 
-    /// Describes all rings, then sends the kick descriptors. This frontend supports neither bases nor wrap counters.
+    /// Describes all rings, then sends the kick descriptors. `virtio_uml` supports neither bases nor wrap counters.
     fn start_vrings_of_uml(&self, memory: &GuestMemory, vrings: &[Vring<'_>], enables: bool) -> Result<(), PeerError> {
         for vring in vrings {
             self.set_vring_call(vring.index, Some(vring.call))?;

@@ -1,7 +1,7 @@
-//! Methods for all requests. Each method waits for the answer.
+//! Methods for all requests of a frontend. Each method waits for the backend's answer.
 //!
-//! The backend acknowledges a request without an answer only if `REPLY_ACK` was negotiated. Without `REPLY_ACK`, such a
-//! method returns right after sending.
+//! The backend acknowledges a request without an answer only if `REPLY_ACK` was negotiated. Without `REPLY_ACK`, the
+//! method for a request without an answer returns right after sending.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -88,7 +88,7 @@ impl MemRegion {
 
 /// Functions for requests with an answer, and for requests with only an acknowledgement.
 impl Frontend {
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for the answer to the request.
     ///
     /// # Errors
     /// Returns an error if the backend closes the connection.
@@ -255,7 +255,7 @@ impl Frontend {
         self.tell_vring(request::SET_VRING_BASE, index, base)
     }
 
-    /// Sends `GET_VRING_BASE`, which stops the ring, and returns the backend's position.
+    /// Sends `GET_VRING_BASE`, which stops the ring, and returns the backend's position in the ring.
     pub fn get_vring_base(&self, index: u32) -> Result<u32, PeerError> {
         let answer = self.ask(request::GET_VRING_BASE, &words(&[index, 0]), &[])?;
         assert!(answer.u32_at(0) == index, "the base of ring {index} came as that of ring {}", answer.u32_at(0));
@@ -368,8 +368,8 @@ impl Frontend {
         Ok(())
     }
 
-    /// Returns the backend's next request on its channel, or `None` if the backend closed the channel. Panics if no
-    /// request is received within `timeout`.
+    /// Returns the backend's next request on the channel for the backend's requests, or `None` if the backend closed
+    /// the channel. Panics if no request is received within `timeout`.
     pub fn backend_request(&self, timeout: Duration) -> Option<RawMessage> {
         recv_message(self.channel(), timeout, "a request of its own")
     }

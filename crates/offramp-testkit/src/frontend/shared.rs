@@ -8,7 +8,7 @@ use crate::memory::{GuestMemory, PAGE_LEN, RegionSpec};
 /// The log of pages written by the backend, with one bit per page of guest memory ("Migration" in the specification).
 #[derive(Clone, Debug)]
 pub struct DirtyLog {
-    /// A separate mapped file. Its guest addresses are offsets in the log.
+    /// A separate mapped file. The guest addresses in this file are offsets in the log.
     log: GuestMemory,
 }
 
@@ -38,7 +38,7 @@ impl DirtyLog {
         self.len() == 0
     }
 
-    /// Returns its file.
+    /// Returns the file of the log.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.log.regions()[0].fd()
     }
@@ -54,8 +54,8 @@ impl DirtyLog {
         self.log.read_vec(0, self.len() as usize).iter().map(|byte| byte.count_ones()).sum()
     }
 
-    /// Clears the marks and returns the addresses of the written pages. Exchanges each word atomically, because the
-    /// backend can mark other pages at the same time.
+    /// Clears the log and returns the addresses of the written pages. Exchanges each word of the log atomically,
+    /// because the backend can mark other pages at the same time.
     pub fn take(&self) -> Vec<u64> {
         let words = (0..self.len()).step_by(8);
         let marked = words.map(|at| (at * 8 * PAGE_LEN, self.log.take_u64(at))).filter(|(_, word)| *word != 0);
@@ -88,7 +88,7 @@ pub struct Inflight {
 }
 
 impl Inflight {
-    /// Returns its file.
+    /// Returns the file of the region.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

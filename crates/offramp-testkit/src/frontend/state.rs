@@ -29,7 +29,7 @@ impl Frontend {
         Ok(state)
     }
 
-    /// Sends a state to a backend, and checks that the backend accepted it.
+    /// Sends a state to a backend, and checks that the backend accepted the state.
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -38,8 +38,8 @@ impl Frontend {
         self.check_device_state()
     }
 
-    /// Sends `SET_DEVICE_STATE_FD` with a socket, as Cloud Hypervisor does. Returns the other end of the socket, or a
-    /// file provided by the backend.
+    /// Sends `SET_DEVICE_STATE_FD` with a socket, as Cloud Hypervisor does. Returns the frontend's end of the socket
+    /// pair, or a file provided by the backend.
     fn open_state(&self, direction: u32) -> Result<File, PeerError> {
         let request = request::SET_DEVICE_STATE_FD;
         let (near, far) = UnixStream::pair().expect("making a channel for the state");

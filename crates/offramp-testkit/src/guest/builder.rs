@@ -10,9 +10,9 @@ use crate::frontend::{Dialect, Frontend, HandshakeOptions};
 use crate::hugepages::HugePages;
 use crate::memory::{GuestMemory, RegionSpec};
 
-/// Default memory of a guest in bytes. Untouched pages cost nothing.
+/// Default length of a guest's memory in bytes. Untouched pages cost nothing.
 const MEMORY_LEN: u64 = 256 << 20;
-/// Guest address of the default memory. Not 0, so that guest addresses and offsets differ.
+/// Guest address of the default memory. The address is not 0, so that guest addresses and offsets differ.
 const MEMORY_AT: u64 = 0x4000_0000;
 /// Default number of descriptors of a ring.
 const QUEUE_SIZE: u16 = 256;
@@ -66,7 +66,8 @@ impl GuestBuilder {
         self.require(features::RING_PACKED, true)
     }
 
-    /// Makes the backend track the chains in flight in a region, and passes this region again after a reconnect.
+    /// Makes the backend track the chains in flight in a region, and passes this region to the backend again after a
+    /// reconnect.
     #[must_use]
     pub fn inflight(mut self) -> Self {
         self.handshake.protocol |= protocol::INFLIGHT_SHMFD;
@@ -80,8 +81,8 @@ impl GuestBuilder {
         Self { queue_size: descriptors, ..self }
     }
 
-    /// Sets the number of queue pairs. More than one pair needs vhost-user's protocol feature `MQ`, and accepts
-    /// virtio's features `MQ` and `CTRL_VQ` if offered.
+    /// Sets the number of queue pairs. With more than one pair, the guest needs vhost-user's protocol feature `MQ`, and
+    /// accepts virtio's features `MQ` and `CTRL_VQ` if the backend offers them.
     #[must_use]
     pub fn queue_pairs(self, pairs: u16) -> Self {
         let optional = if pairs > 1 { features::MQ | features::CTRL_VQ } else { 0 };
@@ -101,14 +102,15 @@ impl GuestBuilder {
         self.require(features::VERSION_1, false)
     }
 
-    /// Adds features accepted if offered.
+    /// Adds features that the guest accepts if the backend offers them.
     #[must_use]
     pub fn features_if_offered(mut self, mask: u64) -> Self {
         self.handshake.optional |= mask;
         self
     }
 
-    /// Sets the protocol features accepted if offered, in place of `MQ`, `REPLY_ACK` and `STATUS`.
+    /// Sets the protocol features that the guest accepts if the backend offers them. The default is `MQ`, `REPLY_ACK`
+    /// and `STATUS`.
     #[must_use]
     pub fn protocol_features(mut self, mask: u64) -> Self {
         self.handshake.protocol = mask;
@@ -121,15 +123,15 @@ impl GuestBuilder {
         self.require(features::MRG_RXBUF, on)
     }
 
-    /// Sets whether indirect tables are negotiated. Also sets [`TxLayout::indirect`], which controls their use for sent
-    /// frames.
+    /// Sets whether indirect tables are negotiated. Also sets [`TxLayout::indirect`], which controls whether sent
+    /// frames use indirect tables.
     #[must_use]
     pub fn indirect(mut self, on: bool) -> Self {
         self.layout.indirect = on;
         self.require(features::INDIRECT_DESC, on)
     }
 
-    /// Sets whether kicks and interrupts are requested by position.
+    /// Sets whether kicks and interrupts are requested by ring position (`EVENT_IDX`).
     #[must_use]
     pub fn event_idx(self, on: bool) -> Self {
         self.require(features::EVENT_IDX, on)
@@ -148,20 +150,20 @@ impl GuestBuilder {
         Self { interrupts: on, ..self }
     }
 
-    /// Adds a control queue handled by the backend. Its vring follows the vrings of all pairs.
+    /// Adds a control queue handled by the backend. The vring of the control queue follows the vrings of all pairs.
     #[must_use]
     pub fn control_queue(self) -> Self {
         Self { control_queue: true, ..self.require(features::CTRL_VQ, true) }
     }
 
-    /// Sets whether the rings are enabled after their start. If off, a test enables the rings later.
+    /// Sets whether the guest enables the rings after it has started the rings. If off, a test enables the rings later.
     #[must_use]
     pub fn enabled(mut self, on: bool) -> Self {
         self.handshake.enables = on;
         self
     }
 
-    /// Sets the order of requests.
+    /// Sets the order of the requests in the handshake.
     #[must_use]
     pub fn dialect(mut self, dialect: Dialect) -> Self {
         self.handshake.dialect = dialect;
@@ -202,7 +204,7 @@ impl GuestBuilder {
         self.over(Frontend::accept(listener))
     }
 
-    /// Starts the device over a connection without any message so far.
+    /// Starts the device over a connection on which no message was sent yet.
     pub fn over(&self, frontend: Frontend) -> Guest {
         Guest::new(self, frontend)
     }

@@ -1,4 +1,4 @@
-//! The driver's end of a control queue, for one command at a time.
+//! The driver of a control queue, which sends one command at a time.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use crate::memory::GuestMemory;
 /// Minimum length of a buffer in bytes: a cache line.
 const LEN_MIN: usize = 64;
 
-/// A pool of buffers, grouped by powers of two.
+/// A pool of buffers, grouped by length in powers of two.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     free: BTreeMap<usize, Vec<u64>>,
@@ -21,7 +21,7 @@ impl Pool {
         used_before.unwrap_or_else(|| memory.alloc(class as u64, LEN_MIN as u64))
     }
 
-    /// Returns the result of `take(_, len)` to the pool.
+    /// Returns a buffer from `take(_, len)` to the pool.
     pub(super) fn give_back(&mut self, addr: u64, len: usize) {
         self.free.entry(class(len)).or_default().push(addr);
     }

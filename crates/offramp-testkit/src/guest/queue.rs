@@ -115,7 +115,7 @@ impl Queue {
         self.ring.snoop_used()
     }
 
-    /// Returns the number of chains that the device holds, or that are used and not taken.
+    /// Returns the number of chains that the device has not used yet, or that are used and not taken.
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight()
     }

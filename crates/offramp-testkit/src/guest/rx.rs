@@ -1,4 +1,4 @@
-//! A receive queue: buffers for the device, and frames from it.
+//! A receive queue: buffers for the device, and frames from the device.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct ChainUse {
     pub id: u16,
     /// Number of bytes written by the device.
     pub len: u32,
-    /// Capacity in bytes.
+    /// Total length of the chain's buffers in bytes.
     pub capacity: u32,
 }
 
@@ -37,9 +37,10 @@ pub struct Received {
     pub num_buffers: u16,
     /// Chains of the frame, in order.
     pub chains: Vec<ChainUse>,
-    /// True if all chains of the frame were used when the first was found used. A device must make these chains visible
-    /// together (virtio 1.3, 5.1.6.4.1). In a split ring, one index covers all chains, so this check detects every
-    /// violation at this moment. In a packed ring, the check can miss a device that is only slightly late.
+    /// True if all chains of the frame were used when the driver found the first chain used. A device must make these
+    /// chains visible together (virtio 1.3, 5.1.6.4.1). In a split ring, one index covers all chains, so this check
+    /// detects every violation. In a packed ring, the check can miss a device that makes later chains visible after a
+    /// very short delay.
     pub visible_together: bool,
 }
 
@@ -74,7 +75,7 @@ impl RxQueue {
         }
     }
 
-    /// Sets whether the buffers of a received frame return to the ring at once. On by default.
+    /// Sets whether the buffers of a received frame return to the ring at once. The default is on.
     pub fn set_recycle(&mut self, on: bool) {
         self.recycle = on;
     }

@@ -23,7 +23,7 @@ pub enum HeaderPlacement {
 /// Placement of the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataPlacement {
-    /// The frame has one buffer, regardless of its parts.
+    /// The frame has one buffer, regardless of the number of parts.
     #[default]
     OneBuffer,
     /// The frame has one buffer per part.
@@ -76,7 +76,7 @@ fn pieces(len: usize, count: usize) -> Vec<usize> {
 struct Sent {
     /// Address and length of each buffer.
     buffers: Vec<(u64, usize)>,
-    /// Original bytes of the buffers, if they are to be compared.
+    /// Original bytes of the buffers, for a later comparison. Empty without a comparison.
     bytes: Vec<u8>,
 }
 
@@ -112,7 +112,7 @@ impl TxQueue {
     }
 
     /// Sets whether the queue keeps a copy of frames sent from now on. If on, a frame changed by the device causes a
-    /// panic: a device must only read such buffers (virtio 1.3, 2.7.5.1).
+    /// panic: a device must only read the buffers of a sent frame (virtio 1.3, 2.7.5.1).
     pub fn set_compare(&mut self, on: bool) {
         self.compare = on;
     }
@@ -186,7 +186,7 @@ impl TxQueue {
         id
     }
 
-    /// Takes the next chain used by the device. The chain's buffers are then free for other frames.
+    /// Takes the next chain used by the device. After the call, the chain's buffers are free for other frames.
     pub fn take_used(&mut self) -> Option<Used> {
         let used = self.queue.ring.take_used()?;
         self.release(used);

@@ -145,8 +145,8 @@ impl PackedDriver {
         Some(id)
     }
 
-    /// Writes the next descriptor. The first descriptor since the last `publish` keeps its old flags, which stops the
-    /// device there.
+    /// Writes the next descriptor. The first descriptor since the last `publish` keeps its old flags, so that the
+    /// device stops at this descriptor.
     fn write_next(&mut self, buffer: Buffer, flags: u16, id: u16) {
         let flags = flags | self.available_flags();
         let slot = self.next_avail.slot;
@@ -204,18 +204,18 @@ impl PackedDriver {
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// Returns the number of untaken chains visible at the last scan of the ring. [`PackedDriver::take_used`] scans
-    /// only if no found chain is left. So after `take_used` returned a chain, the number counts the chains visible
-    /// together with this chain.
+    /// Returns the number of untaken chains visible at the last scan of the ring. [`PackedDriver::take_used`] scans the
+    /// ring only if every chain found earlier was taken. So after `take_used` returned a chain, the number counts the
+    /// chains visible together with this chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
 
-    /// Reads used descriptors from the next one on, up to the first unused one.
+    /// Reads used descriptors from the next one on, up to the first descriptor that is not used.
     fn look(&mut self) {
         while self.in_flight.len > 0 && self.is_used() {
             let descriptor = self.read_descriptor(self.next_used.slot);
-            // Without WRITE, the length is reserved, and drivers ignore it (virtio 1.3, 2.8.4).
+            // Without WRITE, the length is reserved, and drivers ignore the length (virtio 1.3, 2.8.4).
             let len = if descriptor.flags & DESC_WRITE != 0 { descriptor.len } else { 0 };
             let seen = &mut self.seen;
             let mut slots = 0;
@@ -247,8 +247,8 @@ impl PackedDriver {
         !self.seen.is_empty() || (self.in_flight.len > 0 && self.is_used())
     }
 
-    /// Requests an interrupt after the used position passes `chains` more descriptors (1: at the next descriptor). Only
-    /// with `EVENT_IDX`.
+    /// Requests an interrupt after the used position passes `chains` more descriptors (1: at the next descriptor).
+    /// Valid only with `EVENT_IDX`.
     pub fn interrupt_after(&mut self, chains: u16) {
         assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
         let mut at = self.next_used;
@@ -261,7 +261,7 @@ impl PackedDriver {
         self.write_driver_event(0, EVENT_DISABLE);
     }
 
-    /// Returns the number of chains in flight: unused, or used and not taken.
+    /// Returns the number of chains in flight: not used yet, or used and not taken.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len + self.seen.len()
     }
@@ -289,7 +289,7 @@ impl PackedDriver {
         position | position << 16
     }
 
-    /// Resets the ring as after a reset of the device: empty, at its start, interrupts on.
+    /// Resets the ring as after a reset of the device: empty, at the first position, with interrupts enabled.
     pub fn reset(&mut self) {
         self.memory.fill(self.addresses.descriptors, usize::from(self.size) * DESC_LEN as usize, 0);
         self.memory.write_u32(self.addresses.driver, 0);
@@ -316,8 +316,8 @@ impl PackedDriver {
 
     /// Adds a chain of descriptors, unchanged except for the bits `AVAIL` and `USED`. The device sees the chain after
     /// [`PackedDriver::publish`]. When the device uses the ID of the last descriptor, [`PackedDriver::take_used`]
-    /// returns the chain like any other. The ID must differ from the IDs of [`PackedDriver::add`], because a test could
-    /// not distinguish the chains otherwise.
+    /// returns the chain like any other chain. The ID must differ from the IDs of [`PackedDriver::add`], because a test
+    /// could not distinguish the chains otherwise.
     pub fn add_raw(&mut self, descriptors: &[PackedDescriptor]) {
         let count = descriptors.len() as u16;
         assert!(count <= self.free_slots, "{count} slots are wanted, {} are free", self.free_slots);
@@ -358,7 +358,7 @@ impl PackedDriver {
     }
 
     /// Returns the bits that make a descriptor available at the next position: `AVAIL` equals the wrap counter, and
-    /// `USED` the inverse.
+    /// `USED` equals the inverse.
     pub fn available_flags(&self) -> u16 {
         if self.next_avail.wrap { DESC_AVAIL } else { DESC_USED }
     }

@@ -62,11 +62,11 @@ pub struct SplitDriver {
     /// Free descriptors, first in, first out: an in-order device returns descriptors in ring order, as required by
     /// 2.7.9.
     free: VecDeque<u16>,
-    /// Successor of every descriptor in use.
+    /// Next descriptor of the chain, for every descriptor in use.
     next: Vec<u16>,
     tables: Tables,
     in_flight: InFlight,
-    /// Index of the next chain.
+    /// Available index of the next chain.
     avail_idx: u16,
     /// Published available index.
     published_idx: u16,
@@ -78,7 +78,7 @@ pub struct SplitDriver {
 
 impl SplitDriver {
     /// Makes a ring of `size` descriptors in newly allocated guest memory. `size` must be a power of two for a device
-    /// that conforms to 2.7.
+    /// that conforms to virtio 1.3, 2.7.
     pub fn new(memory: &GuestMemory, size: u16, options: RingOptions) -> Self {
         assert!(size > 0, "a ring needs descriptors");
         let entries = u64::from(size);
@@ -167,9 +167,9 @@ impl SplitDriver {
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// Returns the number of untaken chains visible at the last scan of the ring. [`SplitDriver::take_used`] scans only
-    /// if no found chain is left. So after `take_used` returned a chain, the number counts the chains visible together
-    /// with this chain.
+    /// Returns the number of untaken chains visible at the last scan of the ring. [`SplitDriver::take_used`] scans the
+    /// ring only if every chain found earlier was taken. So after `take_used` returned a chain, the number counts the
+    /// chains visible together with this chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
@@ -205,13 +205,13 @@ impl SplitDriver {
     }
 
     /// Requests an interrupt after `chains` more chains are used than the driver has found used (1: at the next chain).
-    /// Only with `EVENT_IDX`.
+    /// Valid only with `EVENT_IDX`.
     pub fn interrupt_after(&mut self, chains: u16) {
         assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
         self.set_used_event(self.seen_used.wrapping_add(chains).wrapping_sub(1));
     }
 
-    /// Disables interrupts. With `EVENT_IDX`, the requested entry is the most distant one, so interrupts are disabled
+    /// Disables interrupts. With `EVENT_IDX`, the driver requests the most distant entry, so interrupts are disabled
     /// for 65535 entries.
     pub fn disable_interrupts(&mut self) {
         if self.options.event_idx {
@@ -221,7 +221,7 @@ impl SplitDriver {
         }
     }
 
-    /// Returns the number of chains in flight: unused, or used and not taken.
+    /// Returns the number of chains in flight: not used yet, or used and not taken.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len + self.seen.len()
     }
@@ -246,7 +246,7 @@ impl SplitDriver {
         u32::from(self.used_idx())
     }
 
-    /// Resets the ring as after a reset of the device: empty, all indices 0, interrupts on.
+    /// Resets the ring as after a reset of the device: empty, with all indices 0 and interrupts enabled.
     pub fn reset(&mut self) {
         let entries = usize::from(self.size);
         self.memory.fill(self.addresses.descriptors, entries * DESC_LEN as usize, 0);
@@ -288,7 +288,7 @@ impl SplitDriver {
 
     /// Adds the chain at descriptor `head`, which the test writes before or after this call. `head` can be any number,
     /// even one without a descriptor. The device sees the chain after [`SplitDriver::publish`]. When the device uses
-    /// the chain, [`SplitDriver::take_used`] returns the chain like any other.
+    /// the chain, [`SplitDriver::take_used`] returns the chain like any other chain.
     pub fn add_raw(&mut self, head: u16) {
         if head < self.size {
             self.in_flight.insert(head, Chain { descriptors: 0, writable_len: UNKNOWN_LEN });
@@ -328,7 +328,7 @@ impl SplitDriver {
         self.memory.read_u16(self.addresses.driver + IDX_AT)
     }
 
-    /// Writes the available index in memory. The driver continues from its internal index.
+    /// Writes the available index in memory. The driver continues from the index that it stores internally.
     pub fn set_avail_idx(&self, idx: u16) {
         self.memory.write_u16(self.addresses.driver + IDX_AT, idx);
     }

@@ -210,8 +210,9 @@ fn associate(
     Ok(Association { line, direction, config })
 }
 
-/// Applies the flags. A sender's flags concern only the sender, and a receiver's flags only the receiver. One flag is
-/// an exception: a sender uses no ECN if the receiver loses congestion marks (RFC 6040 4.1).
+/// Applies the flags. A sender's flags concern only the sender, and a receiver's flags only the receiver. The
+/// receiver's flag `noecn` is an exception: the sender uses no ECN, because the receiver loses congestion marks (RFC
+/// 6040 4.1).
 fn apply_flags(state: &XfrmState, is_sender: bool, is_own: bool, config: &mut SaConfig) -> Result<(), XfrmError> {
     let unsupported = |why| {
         let word = Shown(Some(if is_sender { "tfcpad" } else { "decap-dscp" }.to_owned()));
