@@ -20,7 +20,7 @@ use virtio_bindings::virtio_net::{
 
 /// `ack` value of an answer: the command succeeded.
 pub const OK: u8 = VIRTIO_NET_OK as u8;
-/// `ack` value of an answer: the command was refused, and nothing has changed.
+/// `ack` value of an answer: the command was refused, and the device has changed nothing.
 pub const ERR: u8 = VIRTIO_NET_ERR as u8;
 /// Maximum length of a command in bytes. The full MAC tables of any driver fit.
 pub const COMMAND_LEN_MAX: usize = 1 << 16;
@@ -30,7 +30,7 @@ pub const COMMAND_LEN_MAX: usize = 1 << 16;
 pub struct NotificationCoalescing {
     /// Maximum time between the first waiting frame and the notification, microseconds.
     pub max_usecs: u32,
-    /// Maximum number of waiting frames.
+    /// Maximum number of frames that wait for the notification.
     pub max_packets: u32,
 }
 
@@ -39,8 +39,8 @@ pub type MacAddress = [u8; MAC_LEN];
 const MAC_LEN: usize = 6;
 
 bitflags::bitflags! {
-    /// Receive modes, in addition to frames for the driver's address and for the addresses in its table (virtio 1.3,
-    /// 5.1.6.5.1).
+    /// The receive modes, which extend or restrict the frames selected by the driver's MAC address and MAC table
+    /// (virtio 1.3, 5.1.6.5.1).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ReceiveModes: u8 {
         /// Receive all frames.
@@ -66,7 +66,7 @@ impl ReceiveModes {
 /// The driver's choice of hash for received frames (virtio 1.3, 5.1.6.5.6.4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HashConfig {
-    /// Packet types to hash, as bits.
+    /// Packet types to hash, one bit for each type.
     pub types: u32,
     /// Hash key.
     pub key: Vec<u8>,
@@ -75,7 +75,7 @@ pub struct HashConfig {
 /// The distribution of received flows over queue pairs (virtio 1.3, 5.1.6.5.7).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RssConfig {
-    /// Hash of the flows.
+    /// Hash configuration for the received flows.
     pub hash: HashConfig,
     /// Queue pair for frames without a hash.
     pub unclassified: u16,
@@ -97,7 +97,7 @@ pub enum Command {
         /// Multicast addresses.
         multicast: Vec<MacAddress>,
     },
-    /// `VIRTIO_NET_CTRL_MAC_ADDR_SET`: sets the driver's address.
+    /// `VIRTIO_NET_CTRL_MAC_ADDR_SET`: sets the driver's MAC address.
     MacAddress(MacAddress),
     /// `VIRTIO_NET_CTRL_VLAN_ADD` (true) and `_DEL` (false): turns reception of frames tagged with one VLAN on or off.
     Vlan(u16, bool),
@@ -109,15 +109,15 @@ pub enum Command {
     Rss(RssConfig),
     /// `VIRTIO_NET_CTRL_MQ_HASH_CONFIG`: sets the hash of received frames.
     Hash(HashConfig),
-    /// `VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET`: sets the offloads accepted on receive, as feature bits.
+    /// `VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET`: sets the receive offloads that the driver accepts, as feature bits.
     GuestOffloads(u64),
-    /// `VIRTIO_NET_CTRL_NOTF_COAL_TX_SET`: sets the limits for all transmit queues.
+    /// `VIRTIO_NET_CTRL_NOTF_COAL_TX_SET`: sets the notification limits for all transmit queues.
     CoalesceTransmit(NotificationCoalescing),
-    /// `VIRTIO_NET_CTRL_NOTF_COAL_RX_SET`: sets the limits for all receive queues.
+    /// `VIRTIO_NET_CTRL_NOTF_COAL_RX_SET`: sets the notification limits for all receive queues.
     CoalesceReceive(NotificationCoalescing),
-    /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET`: sets the limits for one queue.
+    /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET`: sets the notification limits for one queue.
     CoalesceQueue(u16, NotificationCoalescing),
-    /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET`: requests the current limits of one queue.
+    /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET`: requests the current notification limits of one queue.
     CoalescingOfQueue(u16),
     /// `VIRTIO_NET_CTRL_STATS_QUERY`: requests the available kinds of statistics.
     StatisticsTypes,
@@ -267,7 +267,7 @@ mod tests {
             &[0, 6, 1],
             &[1, 0, 0, 0, 0, 0],
             &[1, 0, 0, 0, 0, 0, 0, 0, 0],
-            // The first command lacks an address. The second claims more addresses than fit into any memory.
+            // The first command lacks an address. The second command claims more addresses than fit into any memory.
             &[1, 0, 1, 0, 0, 0, 0, 0, 0, 0],
             &[1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
             &[1, 1, 2, 0, 0, 0, 0],

@@ -6,7 +6,7 @@ use nix::sys::mman::MapFlags;
 use std::fs::File;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Guest-physical memory per bit of the log, bytes (vhost-user, "Migration").
+/// Length of the guest-physical memory per bit of the log, bytes (vhost-user, "Migration").
 const LOG_PAGE_LEN: u64 = 4096;
 
 /// The dirty log: one bit for each page of guest-physical memory. A bit is set after the page was written, and before
@@ -38,7 +38,7 @@ impl DirtyLog {
             if at >= self.len {
                 return;
             }
-            // SAFETY: at < len, and len bytes are mapped for as long as `self` is.
+            // SAFETY: at < len, and len bytes stay mapped during the lifetime of `self`.
             let byte = unsafe { AtomicU8::from_ptr(self.mapping.start().add(at).as_ptr()) };
             // Release ordering: a reader that sees the mark also sees the write, and copies the new bytes. If the mark
             // preceded the write, the reader could copy the old bytes.

@@ -22,7 +22,7 @@ pub const VERSION_1: u64 = 1 << VIRTIO_F_VERSION_1;
 pub const RING_PACKED: u64 = 1 << VIRTIO_F_RING_PACKED;
 /// A received frame can occupy several chains.
 pub const MRG_RXBUF: u64 = 1 << VIRTIO_NET_F_MRG_RXBUF;
-/// Notifications are requested by index.
+/// Notifications are requested by ring index.
 pub const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
 /// Indirect descriptors are supported.
 pub const INDIRECT_DESC: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
@@ -42,7 +42,7 @@ pub const CTRL_GUEST_OFFLOADS: u64 = 1 << VIRTIO_NET_F_CTRL_GUEST_OFFLOADS;
 pub const NOTF_COAL: u64 = 1 << VIRTIO_NET_F_NOTF_COAL;
 /// The driver can moderate notifications for one queue.
 pub const VQ_NOTF_COAL: u64 = 1 << VIRTIO_NET_F_VQ_NOTF_COAL;
-/// The driver selects the frames to receive by modes and a table of addresses.
+/// The driver selects the frames to receive by receive modes and a table of MAC addresses.
 pub const CTRL_RX: u64 = 1 << VIRTIO_NET_F_CTRL_RX;
 /// The device has further receive modes ([`ReceiveModes::EXTRA`](crate::control::ReceiveModes::EXTRA)).
 pub const CTRL_RX_EXTRA: u64 = 1 << VIRTIO_NET_F_CTRL_RX_EXTRA;
@@ -54,7 +54,7 @@ pub const RSS: u64 = 1 << VIRTIO_NET_F_RSS;
 pub const HASH_REPORT: u64 = 1 << VIRTIO_NET_F_HASH_REPORT;
 /// The driver can request statistics of its queues.
 pub const DEVICE_STATS: u64 = 1 << VIRTIO_NET_F_DEVICE_STATS;
-/// The driver can change its address.
+/// The driver can change the device's MAC address.
 pub const CTRL_MAC_ADDR: u64 = 1 << VIRTIO_NET_F_CTRL_MAC_ADDR;
 /// The device configuration contains the link's speed.
 pub const SPEED_DUPLEX: u64 = 1 << VIRTIO_NET_F_SPEED_DUPLEX;
@@ -71,7 +71,7 @@ bitflags::bitflags! {
         const PACKED = RING_PACKED;
         /// Indirect descriptors are supported (2.7.5.3).
         const INDIRECT = INDIRECT_DESC;
-        /// Notifications are requested by index (2.7.10).
+        /// Notifications are requested by ring index (2.7.10).
         const EVENT_IDX = EVENT_IDX;
         /// Buffers are used in the order in which they were made available (2.7.9).
         const IN_ORDER = IN_ORDER;

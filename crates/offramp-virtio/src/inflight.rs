@@ -2,7 +2,7 @@
 //! tracking", packed virtqueues).
 //!
 //! A split ring contains the device's position. A packed ring does not contain the device's position, and the frontend
-//! knows only the initial position. So the frontend keeps a shared region with the position, and a new backend resumes
+//! knows only the initial position. So the frontend owns a shared region with the position, and a new backend resumes
 //! at this position.
 //!
 //! Chains are used in the order of arrival, so no chain is in flight between two batches: a new backend fetches unused
@@ -25,7 +25,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Alignment of each queue's part, bytes.
+/// Alignment of each queue's part of the region, bytes.
 const ALIGN: u64 = 64;
 /// Length of `QueueRegionPacked` without its entries, in bytes. A split queue needs fewer bytes.
 const HEADER_LEN: u64 = 32;
@@ -111,7 +111,8 @@ impl Region {
         is_there.then(|| Part { region: Arc::clone(self), start: vring * self.part_len })
     }
 
-    /// Clears a vring's position. The frontend has received the position, and passes it at the next start.
+    /// Clears the stored position of a vring. Call this function after the frontend has received the position: the
+    /// frontend passes the position at the next start.
     pub fn forget(self: &Arc<Self>, vring: usize) {
         if let Some(part) = self.part(vring, 0) {
             part.word(SHAPE_AT).store(0, Ordering::Release);
@@ -133,7 +134,7 @@ pub(crate) struct Progress {
     pub before: Place,
     /// Position after the last published batch.
     pub after: Place,
-    /// Number of saved descriptors of that batch.
+    /// Number of saved descriptors of the last published batch.
     pub saved: u16,
 }
 
@@ -147,7 +148,8 @@ impl Part {
         unsafe { AtomicU64::from_ptr(self.region.mapping.start().add(self.start + at).cast().as_ptr()) }
     }
 
-    /// Returns the progress of an earlier backend in a ring of `size` descriptors, or `None` if there was none.
+    /// Returns the progress of an earlier backend in a ring of `size` descriptors, or `None` if no earlier backend
+    /// stored a position.
     pub(crate) fn progress(&self, size: u16) -> Option<Progress> {
         let [version, entries, _, old_free_head] = halves(self.word(SHAPE_AT).load(Ordering::Acquire));
         let positions = self.word(POSITIONS_AT).load(Ordering::Acquire);
@@ -167,7 +169,7 @@ impl Part {
         self.word(SHAPE_AT).store(word([VERSION, size, 0, 0]), Ordering::Release);
     }
 
-    /// Saves the descriptors of a batch before it is published, and the position after the batch.
+    /// Saves the descriptors of a batch before the batch is published, and the position after the batch.
     pub(crate) fn begin(&self, before: Place, after: Place, size: u16, batch: impl Iterator<Item = Saved>) {
         let mut count = 0;
         // A batch lies in the ring, so it has at most `size` descriptors.
@@ -195,7 +197,7 @@ impl Part {
         let is_head = saved.slots > 0;
         let last = if is_head { number.wrapping_add(saved.slots - 1) } else { 0 };
         let state = [u16::from(is_head), number.wrapping_add(1), last, saved.slots];
-        // The first entry is the oldest, so the number serves as its counter.
+        // The first entry is the oldest, so the entry's number serves as the field `counter`.
         let content =
             [word(state), number.into(), word([saved.id, saved.flags, 0, 0]) | u64::from(saved.len) << 32, saved.addr];
         for (nth, content) in content.into_iter().enumerate() {

@@ -51,12 +51,12 @@ pub enum MemoryError {
     Io(#[from] io::Error),
 }
 
-/// A mapped part of a file. Another process can write the file, and can shorten it.
+/// A mapped part of a file. Another process can write the file, and can shorten the file.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     /// Address of the first mapped byte.
     start: NonNull<u8>,
-    // This field is dropped before the pages.
+    // Guard that watches the mapping. Rust drops this field before the pages.
     _watch: Watch,
     _pages: Pages,
 }
@@ -98,7 +98,7 @@ impl Mapping {
     #[cfg(test)]
     pub fn fill(&self, bytes: &[u8]) {
         for (at, byte) in bytes.iter().enumerate() {
-            // SAFETY: tests write only mapped bytes, and no other thread accesses them at the same time.
+            // SAFETY: tests write only mapped bytes, and no other thread accesses these bytes at the same time.
             unsafe { self.start.add(at).write(*byte) };
         }
     }
@@ -127,7 +127,7 @@ impl Mapping {
 /// Returns the page size of a file in memory. Refuses other files.
 fn page_len(file: &File) -> Result<u64, MemoryError> {
     // The kernel answers this request without the file system, and only for files on tmpfs and hugetlbfs. Another file
-    // system must not be queried: the frontend can serve it (FUSE), and never answer.
+    // system must not be queried: the frontend can serve such a file system (FUSE), and never answer.
     fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| MemoryError::FileSystem)?;
     Ok(fstatfs(file).map_err(io::Error::from)?.block_size() as u64)
 }

@@ -1,7 +1,7 @@
 //! A guest's memory: regions of files shared by the guest's monitor.
 //!
 //! No Rust reference into guest memory exists, because another processor can write every byte at any time. Bytes are
-//! copied between guest memory and private memory. Each value with an effect is read exactly once.
+//! copied between guest memory and private memory. Each value that affects the device is read exactly once.
 
 use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
@@ -69,13 +69,15 @@ impl Region {
     }
 }
 
-/// The whole memory of a guest. A change makes a new value, and vrings use the old value until their next start.
+/// The whole memory of a guest. A change of the memory makes a new `GuestMemory`, and each vring uses the old
+/// `GuestMemory` until the vring's next start.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     regions: Vec<Slot>,
 }
 
-/// A region and the number of its additions. QEMU adds and removes a region once for each queue pair.
+/// A region, and the number of times that the frontend has added the region. QEMU adds and removes a region once for
+/// each queue pair.
 #[derive(Clone, Debug)]
 struct Slot {
     region: Arc<Region>,
@@ -87,8 +89,8 @@ impl GuestMemory {
     /// memory removed from its file.
     ///
     /// # Errors
-    /// Returns an error if a region is out of range, overlaps another, exceeds a limit, lies past its file's end, or
-    /// cannot be mapped.
+    /// Returns an error if a region is out of range, overlaps another region, exceeds a limit, lies past its file's
+    /// end, or cannot be mapped.
     pub fn map(table: &[(Extent, File)], bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut memory = Self::default();
         for (extent, file) in table {
@@ -128,7 +130,8 @@ impl GuestMemory {
 
     fn with_new(&self, extent: Extent, file: &File, bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
-        // Check the limit before any mapping: a guest that uses up all addresses would take them from other guests.
+        // Check the limit before any mapping: a guest that uses up all addresses would take the addresses from other
+        // guests.
         let bytes = self.size().1.saturating_add(extent.len);
         if bytes > bytes_max {
             return Err(MemoryError::TooLarge { bytes, bytes_max });
@@ -149,7 +152,7 @@ impl GuestMemory {
     /// Returns the same memory without the region at these addresses, or with a decremented count of this region.
     ///
     /// # Errors
-    /// Returns an error if there is no such region.
+    /// Returns an error if the memory has no region at these addresses.
     pub fn without(&self, guest: u64, user: u64, len: u64) -> Result<Self, MemoryError> {
         let is_it = |e: &Extent| e.guest == guest && e.user == user && e.len == len;
         let mut regions = self.regions.clone();
@@ -196,8 +199,8 @@ impl GuestMemory {
         )
     }
 
-    /// Returns the number of bytes from a guest-physical address to the end of its region, for buffers that cross a
-    /// border.
+    /// Returns the number of bytes from a guest-physical address to the end of its region, for buffers that cross the
+    /// border of two regions.
     pub(crate) fn left_at_guest(&self, guest: u64) -> Option<u64> {
         self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);

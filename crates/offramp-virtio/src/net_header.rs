@@ -29,7 +29,7 @@ pub const DATA_VALID: u8 = 2;
 pub const GSO_NONE: u8 = 0;
 /// `gso_type`: TCP over IPv4 (virtio 1.3, 5.1.6).
 pub const GSO_TCPV4: u8 = 1;
-/// `gso_type`: one UDP datagram into IP fragments, UFO (virtio 1.3, 5.1.6).
+/// `gso_type`: one UDP datagram to divide into IP fragments, UFO (virtio 1.3, 5.1.6).
 pub const GSO_UDP: u8 = 3;
 /// `gso_type`: TCP over IPv6 (virtio 1.3, 5.1.6).
 pub const GSO_TCPV6: u8 = 4;
@@ -91,7 +91,7 @@ impl NetHeader {
         bytes
     }
 
-    /// Returns the header with the hash. For drivers without `HASH_REPORT`, the caller drops the last bytes.
+    /// Returns the header with the hash. For drivers without `HASH_REPORT`, the caller drops the last 8 bytes.
     pub(crate) fn to_bytes_with_hash(self) -> [u8; HASH_HEADER_LEN] {
         let mut bytes = [0; HASH_HEADER_LEN];
         bytes[..HEADER_LEN].copy_from_slice(&self.to_bytes());

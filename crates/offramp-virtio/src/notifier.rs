@@ -1,10 +1,10 @@
 //! Notifications by eventfd: calls to the driver, and kicks from the driver.
 //!
-//! The driver's monitor creates these file descriptors, and can make them blocking at any time, because `O_NONBLOCK`
-//! applies to both ends. On a blocking descriptor, a `read` would wait for a kick, and a `write` would wait for room in
-//! a counter filled by the monitor. So kicks are read with `RWF_NOWAIT`. Writes to an eventfd do not support this flag.
-//! Instead, the kernel signals the eventfd at the end of an asynchronous read of zero bytes (`io_submit(2)`), without
-//! waiting.
+//! The driver's monitor creates these file descriptors, and can make them blocking at any time, because the monitor and
+//! this process share the flag `O_NONBLOCK`. On a blocking descriptor, a `read` would wait for a kick, and a `write`
+//! would wait for room in a counter filled by the monitor. So kicks are read with `RWF_NOWAIT`. Writes to an eventfd do
+//! not support `RWF_NOWAIT`. Instead, the kernel signals the eventfd at the end of an asynchronous read of zero bytes
+//! (`io_submit(2)`), without waiting.
 
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 /// Number of bytes in a read from an eventfd.
 const EVENT_LEN: usize = 8;
-/// Maximum number of completed asynchronous reads before their results are discarded.
+/// Maximum number of completed asynchronous reads before the results of these reads are discarded.
 const REQUESTS_MAX: libc::c_long = 64;
 /// `IOCB_CMD_PREAD` (Linux `include/uapi/linux/aio_abi.h`).
 const PREAD: u16 = 0;
 /// `IOCB_FLAG_RESFD`: signal an eventfd (Linux `include/uapi/linux/aio_abi.h`).
 const RAISE_EVENT: u32 = 1;
-/// Read flags that no kernel supports. The kernel refuses these flags after it has checked the eventfd, and before it
-/// reads.
+/// Read flags that no kernel supports. The kernel refuses these flags after it has checked the eventfd, and before the
+/// read.
 const NO_SUCH_FLAGS: u32 = 1 << 31;
 
 /// Linux' `struct iocb`.
@@ -55,7 +55,7 @@ pub struct Events(Arc<Context>);
 #[derive(Debug)]
 struct Context {
     id: libc::c_ulong,
-    /// An empty file.
+    /// Empty file for the reads of zero bytes.
     nothing: OwnedFd,
 }
 
@@ -72,8 +72,8 @@ impl Events {
     /// Creates a context.
     ///
     /// # Errors
-    /// Returns an error if the kernel lacks asynchronous I/O (`CONFIG_AIO`), denies it to this process, or has reached
-    /// its limit (`fs.aio-max-nr`).
+    /// Returns an error if the kernel lacks asynchronous I/O (`CONFIG_AIO`), denies asynchronous I/O to this process,
+    /// or has reached the limit of requests (`fs.aio-max-nr`).
     pub fn new() -> io::Result<Self> {
         let nothing = memfd_create(c"offramp-nothing", MFdFlags::MFD_CLOEXEC)?;
         let mut id: libc::c_ulong = 0;
@@ -85,8 +85,8 @@ impl Events {
     /// Takes ownership of a file descriptor created by another process.
     ///
     /// # Errors
-    /// Returns an error if the descriptor is no eventfd. The kernel checks this, so the check works in every sandbox,
-    /// without `/proc`.
+    /// Returns an error if the descriptor is no eventfd. The kernel itself checks the descriptor, so the check works in
+    /// every sandbox, without `/proc`.
     pub fn event(&self, fd: OwnedFd) -> Result<Event, NoEventFd> {
         match self.0.read_nothing(fd.as_fd(), NO_SUCH_FLAGS) {
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(Event { fd, context: Arc::clone(&self.0) }),
@@ -158,13 +158,13 @@ impl Event {
         Ok(Self { fd: self.fd.try_clone()?, context: Arc::clone(&self.context) })
     }
 
-    /// Increments the counter, if it has room, without waiting.
+    /// Increments the eventfd's counter, if the counter has room, without waiting.
     fn raise(&self) {
         // The call fails only if the kernel is out of memory. A full counter is no failure.
         let _ = self.context.read_nothing(self.fd.as_fd(), 0);
     }
 
-    /// Resets the counter to 0, without waiting. Returns false if the descriptor is no longer an eventfd.
+    /// Resets the eventfd's counter to 0, without waiting. Returns false if the descriptor is no longer an eventfd.
     fn drain(&self) -> bool {
         let mut count = [0u8; EVENT_LEN];
         let part = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
@@ -202,7 +202,7 @@ impl Kick {
         Self(event)
     }
 
-    /// Returns the descriptor to wait on.
+    /// Returns the eventfd to wait on.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.as_ref().map(|event| event.fd.as_fd())
     }

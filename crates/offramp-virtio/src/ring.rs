@@ -3,7 +3,7 @@
 //! The crate `virtio-queue` is not suitable: it has no packed ring, and checks one descriptor at a time through generic
 //! guest memory. `virtio-queue` also publishes each chain as soon as the chain is used. The rings of this module fetch
 //! chains in batches, and read, translate and prefetch each descriptor once. Used chains are published at the end of a
-//! batch, so that a frame in several buffers appears in one step.
+//! batch, so that all buffers of a frame become visible to the driver in one step.
 
 use crate::inflight::Part;
 use crate::memory::GuestMemory;
@@ -25,10 +25,10 @@ use descriptor::DESCRIPTOR_LEN;
 /// Maximum number of chains per fetch. This number is enough to hide the latency of the chains' cache lines.
 pub const FETCH_MAX: usize = 32;
 /// Maximum number of descriptors per chain, as in Linux' vhost and in QEMU. A ring can have 32 times as many
-/// descriptors, and one chain must not occupy a thread that long. A table can be longer than its ring, contrary to
-/// virtio 1.3, 2.7.5.3.1, because drivers use such tables.
+/// descriptors, and a single chain must not occupy a thread for so many descriptors. An indirect table can be longer
+/// than the ring, contrary to virtio 1.3, 2.7.5.3.1, because drivers use longer tables.
 pub const CHAIN_DESCRIPTORS_MAX: u16 = 1024;
-/// Number of buffers after which a fetch ends, even with few chains.
+/// Number of buffers after which a fetch ends, even after few chains.
 const FETCH_BUFFERS_MAX: usize = CHAIN_DESCRIPTORS_MAX as usize;
 /// Maximum size of a ring (virtio 1.3, 2.7 and 2.8.10.1).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
@@ -39,10 +39,10 @@ pub enum BadChain {
     /// A buffer lies outside guest memory.
     #[error("an address outside guest memory")]
     Address,
-    /// The field `next` exceeds the table.
+    /// The field `next` of a descriptor exceeds the descriptor table.
     #[error("a descriptor index beyond the ring")]
     Index,
-    /// The chain has more descriptors than its table, so it is a loop.
+    /// The chain has more descriptors than the descriptor table, so the chain is a loop.
     #[error("a chain without end")]
     Endless,
     /// The chain has more than [`CHAIN_DESCRIPTORS_MAX`] descriptors.
@@ -51,7 +51,8 @@ pub enum BadChain {
     /// The indirect table was not negotiated, is empty, too long, or not aligned.
     #[error("an invalid indirect table")]
     Indirect,
-    /// A receive ring has a buffer to read, or a transmit ring has a buffer to write.
+    /// A chain of a receive ring has a device-readable buffer, or a chain of a transmit ring has a device-writable
+    /// buffer.
     #[error("a buffer of the wrong direction")]
     Direction,
     /// The chain's length does not fit into 32 bits.
@@ -65,8 +66,8 @@ pub enum Broken {
     /// The driver made more chains available than the ring can hold.
     #[error("the available index ran past the ring")]
     AvailableIndex,
-    /// A chain cannot be returned, because its head exceeds the ring, or the chain is longer than the driver's
-    /// descriptors.
+    /// A chain cannot be returned, because the chain's head exceeds the ring, or the chain has more descriptors than
+    /// the driver can own.
     #[error("a chain with an invalid head")]
     Head,
 }
@@ -156,13 +157,13 @@ pub struct RingPlace {
 pub struct Fetched {
     /// Number of new usable chains.
     pub chains: usize,
-    /// Number of unusable chains, 0 or 1. The unusable chain is the last one and has length 0.
+    /// Number of unusable chains, 0 or 1. The unusable chain is the last fetched chain and has length 0.
     pub bad: usize,
     /// Reason to refuse the unusable chain.
     pub reason: Option<BadChain>,
 }
 
-/// The part of a ring made visible to the driver in one step.
+/// The part of a ring that the device made visible to the driver in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
     /// Number of slots: entries of a split ring, or descriptors of a packed ring.
@@ -180,7 +181,7 @@ pub(crate) enum Ring {
 
 impl Ring {
     /// Sets up a ring in guest memory. `base` is the start position from the transport. A packed ring resumes at the
-    /// position in `inflight`, if an earlier device stored one.
+    /// position in `inflight`, if an earlier device stored a position there.
     pub fn new(
         memory: &GuestMemory,
         is_packed: bool,
@@ -196,8 +197,8 @@ impl Ring {
         })
     }
 
-    /// Fetches at most [`FETCH_MAX`] chains into `batch`. Fetches fewer chains if they are long, and no chain after a
-    /// bad one.
+    /// Fetches at most [`FETCH_MAX`] chains into `batch`. Fetches fewer chains if the chains have many buffers, and no
+    /// chain after a bad chain.
     #[inline]
     pub fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         batch.make_room();
@@ -221,8 +222,8 @@ impl Ring {
         }
     }
 
-    /// Publishes all added used chains in one step. `unsignalled` is the number of earlier published slots without a
-    /// decision on their notification.
+    /// Publishes all added used chains in one step. `unsignalled` is the number of slots published earlier, for which
+    /// the device has not yet decided whether to notify the driver.
     #[inline]
     pub fn publish(&mut self, unsignalled: u32) -> Published {
         match self {
@@ -233,8 +234,8 @@ impl Ring {
 
     /// Returns whether the driver now needs a notification for the last `unsignalled` published slots.
     ///
-    /// For a deferred notification, pass all slots since the last decision. The driver might have set `used_event` to
-    /// any of these slots, and then sleeps until the notification.
+    /// For a deferred notification, pass the number of all slots published since the last decision. The driver might
+    /// have set `used_event` to any of these slots, and then sleeps until the notification.
     pub fn needs_notification(&self, unsignalled: u32) -> bool {
         match self {
             Self::Split(ring) => ring.needs_notification(unsignalled),
@@ -250,8 +251,8 @@ impl Ring {
         }
     }
 
-    /// Returns whether the driver has made at least `slots` unfetched slots available. Reads only one place of the
-    /// ring, because drivers make slots available in order.
+    /// Returns whether the driver has made at least `slots` unfetched slots available. Reads only one word of the ring,
+    /// because drivers make slots available in order.
     pub fn has_ahead(&self, slots: u16) -> bool {
         match self {
             Self::Split(ring) => ring.has_ahead(slots),
@@ -259,7 +260,7 @@ impl Ring {
         }
     }
 
-    /// Requests a kick from the driver at its next chain.
+    /// Requests a kick from the driver when the driver adds the next chain.
     pub fn enable_notifications(&mut self) {
         match self {
             Self::Split(ring) => ring.enable_notifications(),
@@ -283,7 +284,7 @@ impl Ring {
         }
     }
 
-    /// Returns the parts of the ring written by the device, for the dirty log. Each part has an address as in
+    /// Returns the parts of the ring to which the device writes, for the dirty log. Each part has an address as in
     /// [`RingPlace`], and a length.
     pub fn written_extents(&self, place: &RingPlace) -> [(u64, u64); 2] {
         let size = u64::from(place.size);

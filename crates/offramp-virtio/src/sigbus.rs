@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// (`vm.max_map_count` is 65530), so no port can exhaust the table for other ports. Under Miri the table is short,
 /// because Miri walks through the whole table at each use.
 const WATCHED_MAX: usize = if cfg!(miri) { 1 << 9 } else { 1 << 16 };
-/// Increment of an alarm's counter.
+/// Number by which the handler increments an alarm's counter.
 static RING: u64 = 1;
 
 /// An eventfd that is signalled when watched memory was removed.
@@ -60,7 +60,7 @@ static INSTALLING: Mutex<()> = Mutex::new(());
 #[derive(Debug)]
 pub(crate) struct Watch {
     slot: usize,
-    // Keeps the descriptor open, because the handler can write to it.
+    // Keeps the descriptor open, because the handler can write to the descriptor.
     _alarm: Alarm,
 }
 
@@ -107,7 +107,7 @@ fn install() -> io::Result<()> {
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: the call only queries the action, and writes it to a local structure.
     Errno::result(unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) })?;
-    // Set `BEFORE` before the handler is installed, because the handler reads it.
+    // Set `BEFORE` before the handler is installed, because the handler reads `BEFORE`.
     let _ = BEFORE.set(before);
     // SAFETY: the value 0 is valid for all fields of this structure.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -144,8 +144,8 @@ fn replace_if_inside(slot: &Slot, address: usize) -> bool {
     let is_replaced = map_zeros(start, len)
         // If private memory is limited (overcommit_memory 2, RLIMIT_DATA), one zero page is still available.
         || map_zeros(page, page_len)
-        // A huge page cannot be replaced in part, so an empty file replaces the mapping. Every further access then
-        // faults again.
+        // A huge page cannot be replaced in part, so an empty file replaces the mapping. Every further access to the
+        // mapping faults again.
         || (map_empty(start, len) && map_zeros(page, page_len));
     if is_replaced {
         // SAFETY: the call writes eight bytes of a constant. The descriptor is open while the mapping is watched.

@@ -22,7 +22,7 @@ pub use frame::copied_bytes;
 pub struct VringSetup {
     /// Memory of the ring and of all its buffers.
     pub memory: Arc<GuestMemory>,
-    /// Location of the ring in that memory.
+    /// Location of the ring in `memory`.
     pub place: RingPlace,
     /// True if `RING_PACKED` was negotiated.
     pub is_packed: bool,
@@ -30,8 +30,8 @@ pub struct VringSetup {
     pub options: RingOptions,
     /// Start position. For a packed ring, the low half is the next available position, and the high half the next used
     /// position. The top bit of each half is the wrap counter. `0x8000_8000` means a new ring, and 0 means a new ring
-    /// if the memory confirms it. For a split ring, the used index in memory is the position, and `base` must be below
-    /// 65536.
+    /// if the descriptors in memory show that no device has used the ring. For a split ring, the used index in memory
+    /// is the position, and `base` must be below 65536.
     pub base: u32,
     /// Eventfd for the driver's kicks, or `None` if the ring is polled.
     pub kick: Option<Event>,
@@ -56,7 +56,7 @@ pub struct Vring {
     open: open::OpenFrames,
     /// Number of used chains not yet visible to the driver.
     staged: usize,
-    /// Number of slots visible to the driver, without a decision on their notification.
+    /// Number of slots visible to the driver, for which the device has not yet decided whether to notify the driver.
     unsignalled: u32,
     kick: Kick,
     /// True if kicks are requested from the driver.
@@ -70,8 +70,8 @@ impl Vring {
     /// Starts the ring, with kicks disabled.
     ///
     /// # Errors
-    /// Returns an error if the ring lies outside the memory, is not aligned, or has an invalid size or base. The vring
-    /// is then unchanged.
+    /// Returns an error if the ring lies outside the memory, is not aligned, or has an invalid size or base. After an
+    /// error, the vring is unchanged.
     pub fn start(&mut self, setup: VringSetup, log: Option<&DirtyLog>) -> Result<(), BadRing> {
         let VringSetup { memory, place, is_packed, options, base, kick, is_logged, inflight } = setup;
         let mut ring = Ring::new(&memory, is_packed, &place, base, options, inflight)?;
@@ -87,8 +87,9 @@ impl Vring {
         Ok(())
     }
 
-    /// Stops the ring. Returns the base for the next start, or `None` if the ring was not started. Unpublished used
-    /// chains will be fetched again. The descriptors of [`Vring::set_call`] and [`Vring::set_err`] stay.
+    /// Stops the ring. Returns the base for the next start, or `None` if the ring was not started. After the next
+    /// start, the device fetches unpublished used chains again. The descriptors of [`Vring::set_call`] and
+    /// [`Vring::set_err`] stay set.
     pub fn stop(&mut self) -> Option<u32> {
         let base = self.ring.take().map(|ring| ring.base(&self.batch));
         self.forget_chains();
@@ -137,7 +138,7 @@ impl Vring {
     }
 
     /// Fetches at most [`FETCH_MAX`](crate::ring::FETCH_MAX) chains after the waiting chains. Without a log, the fetch
-    /// can write meaningless bytes into receive buffers before a frame is written there.
+    /// can write meaningless bytes into receive buffers before a frame is written into these buffers.
     ///
     /// # Errors
     /// Returns an error if the ring's state is invalid. The caller must then call [`Vring::fail`].
@@ -156,7 +157,7 @@ impl Vring {
         self.batch.waiting()
     }
 
-    /// Takes the next waiting chain. The caller must return chains with [`Vring::add_used`], in the same order.
+    /// Takes the next waiting chain. The caller must return taken chains with [`Vring::add_used`], in the same order.
     #[inline]
     pub fn pop(&mut self) -> Option<Chain> {
         self.batch.pop()
@@ -186,9 +187,9 @@ impl Vring {
         self.staged
     }
 
-    /// Publishes all used chains in one step. Returns `None` if there are none. If the driver needs a notification,
-    /// call [`Vring::notify`] now. To defer the notification, call [`Vring::needs_notification`] later. Open frames are
-    /// lost, and their chains are returned empty.
+    /// Publishes all used chains in one step. Returns `None` if no used chain is unpublished. If the driver needs a
+    /// notification, call [`Vring::notify`] now. To defer the notification, call [`Vring::needs_notification`] later.
+    /// Open frames are dropped, and the chains of open frames are published with length 0.
     #[inline]
     pub fn publish(&mut self, log: Option<&DirtyLog>) -> Option<Published> {
         if self.open.has_chains() {
@@ -207,8 +208,8 @@ impl Vring {
         Some(published)
     }
 
-    /// Returns whether the driver still needs the deferred notification. This call decides on the notification: no slot
-    /// is unsignalled afterwards.
+    /// Returns whether the driver still needs the deferred notification. After this call, no slot is unsignalled, so
+    /// the caller must act on the result.
     pub fn needs_notification(&mut self) -> bool {
         let unsignalled = std::mem::take(&mut self.unsignalled);
         self.ring.as_ref().is_some_and(|ring| ring.needs_notification(unsignalled))
@@ -236,8 +237,8 @@ impl Vring {
         self.ring.as_ref().is_some_and(|ring| ring.has_ahead(slots))
     }
 
-    /// Requests a kick from the driver at its next chain. Fetch once more before you sleep: the driver might have added
-    /// a chain before it saw the request.
+    /// Requests a kick from the driver when the driver adds the next chain. Fetch once more before you sleep: the
+    /// driver might have added a chain before the driver saw the request.
     pub fn enable_notifications(&mut self, log: Option<&DirtyLog>) {
         self.wants_kicks = true;
         if let Some(ring) = &mut self.ring {

@@ -34,12 +34,12 @@ bitflags! {
 }
 
 impl StatisticsTypes {
-    /// The kinds of a receive queue.
+    /// The kinds of statistics of a receive queue.
     pub const RX: Self = Self::RX_BASIC.union(Self::RX_CSUM).union(Self::RX_GSO).union(Self::RX_SPEED);
-    /// The kinds of a transmit queue.
+    /// The kinds of statistics of a transmit queue.
     pub const TX: Self = Self::TX_BASIC.union(Self::TX_CSUM).union(Self::TX_GSO).union(Self::TX_SPEED);
 
-    /// Returns the number of counters of a single kind.
+    /// Returns the number of counters of a single kind of statistics.
     fn counters(self) -> usize {
         match self {
             Self::CVQ | Self::TX_CSUM | Self::RX_SPEED | Self::TX_SPEED => 2,
@@ -54,11 +54,11 @@ impl StatisticsTypes {
 pub struct StatisticsOf {
     /// Index of the queue.
     pub vq_index: u16,
-    /// Requested kinds, including unnamed bits.
+    /// Requested kinds of statistics, including bits without a name.
     pub types: StatisticsTypes,
 }
 
-/// Length of an element in bytes.
+/// Length of a `virtio_net_ctrl_queue_stats` element in bytes.
 const REQUEST_LEN: usize = 16;
 
 impl StatisticsOf {

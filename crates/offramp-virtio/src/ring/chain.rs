@@ -25,7 +25,7 @@ pub struct Buffer {
 
 impl Buffer {
     /// Prefetches the cache lines of up to `len` bytes from `offset` for writing, within the buffer. Returns the number
-    /// of these bytes.
+    /// of bytes in this range.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize, len: usize) -> usize {
         let len = len.min((self.len as usize).saturating_sub(offset));
@@ -36,8 +36,9 @@ impl Buffer {
     }
 
     /// Acquires ownership of the cache line at `offset` by a write. The byte has no meaning until the buffer is used. A
-    /// prefetch for writing does not acquire a line that this processor can already read, and the guest's processor has
-    /// read the earlier contents. The claims of a batch overlap, but the writes of its frames follow one another.
+    /// prefetch for writing does not acquire a line that this processor can already read. The guest's processor has
+    /// also read the earlier contents, so the line is shared. The claims of a batch run in parallel, but the writes of
+    /// the batch's frames run one after another.
     #[inline]
     fn claim(&self, offset: usize) {
         if offset < self.len as usize {
@@ -75,7 +76,7 @@ impl Chain {
     }
 
     /// Returns the maximum number of descriptors read for the chain. This number measures the cost to fetch the chain,
-    /// and to copy it in pieces.
+    /// and to copy the chain's buffers.
     #[inline]
     pub fn descriptors(&self) -> usize {
         match self.count {
@@ -85,8 +86,8 @@ impl Chain {
     }
 }
 
-/// A used chain that is not yet published. The entry stays in private memory until then, because the driver polls the
-/// cache lines of its ring, and each line should move only once.
+/// A used chain that is not yet published. Before the publish, the entry stays in private memory. The driver polls the
+/// cache lines of the ring, and each line should move between the processors only once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Used {
     pub(super) id: u16,
@@ -100,8 +101,8 @@ pub(crate) struct Batch {
     pub(super) chains: Vec<Chain>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) next: usize,
-    /// True if writable buffers are claimed. With a dirty log, buffers are not claimed, because the log would miss
-    /// these writes.
+    /// True if writable buffers are claimed. With a dirty log, buffers are not claimed, because the log would miss the
+    /// writes that claim cache lines.
     pub(crate) claims: bool,
     /// True for each buffer of a control queue that the device can write and must not read. Empty in other rings, to
     /// save time per frame.
@@ -180,7 +181,8 @@ impl Batch {
         Some(chain)
     }
 
-    /// Makes the last `chains` taken chains wait again. The caller has fetched no chain since.
+    /// Makes the last `chains` taken chains wait again. Between taking these chains and this call, the caller must not
+    /// fetch.
     pub fn wait_again(&mut self, chains: usize) {
         self.next = self.next.saturating_sub(chains);
     }
@@ -225,7 +227,8 @@ impl Batch {
                 if !is_apart(start, HEADER_LEN) {
                     buffer.claim(0);
                 }
-                // A header in a separate line usually keeps its bytes, and is not written.
+                // A header in a separate cache line usually equals the previous header, so the header's line is not
+                // written.
                 buffer.claim(LINE_LEN);
             } else {
                 prefetch(start.wrapping_add(LINE_LEN));
@@ -240,7 +243,7 @@ fn is_apart(start: *const u8, offset: usize) -> bool {
     start as usize % LINE_LEN + offset >= LINE_LEN
 }
 
-/// Adds one buffer of a chain, in pieces if it crosses the border of two regions.
+/// Adds one buffer of a chain, in pieces if the buffer crosses the border of two regions.
 #[inline]
 pub(super) fn add_buffer(
     memory: &GuestMemory,

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 /// Descriptor flag: the chain continues (virtio 1.3, 2.7.5, 2.8.1).
 pub(super) const NEXT: u16 = 1;
-/// Descriptor flag: the device can write this buffer, and must not read it.
+/// Descriptor flag: the device can write this buffer, and must not read this buffer.
 pub(super) const WRITE: u16 = 2;
 /// Descriptor flag: the buffer is a table of descriptors.
 pub(super) const INDIRECT: u16 = 4;
@@ -19,8 +19,8 @@ pub(super) const DESCRIPTOR_LEN: u64 = 16;
 /// `at` points to a mapped, aligned descriptor. Every pattern of bytes is a valid `D`.
 #[inline]
 pub(super) unsafe fn read_descriptor<D: Copy>(at: NonNull<D>) -> D {
-    // SAFETY: the caller guarantees a mapped, aligned descriptor. The volatile access makes the compiler read it
-    // exactly once.
+    // SAFETY: the caller guarantees a mapped, aligned descriptor. The volatile access makes the compiler read the
+    // descriptor exactly once.
     unsafe { at.read_volatile() }
 }
 
@@ -37,7 +37,7 @@ pub(super) fn indirect_table<D>(memory: &GuestMemory, addr: u64, len: u32) -> Re
     Ok((table, entries as u16))
 }
 
-/// Returns whether the index `event`, requested by the other side, was passed from `old` to `new` (`vring_need_event`;
+/// Returns whether the index `event`, requested by the driver, was passed from `old` to `new` (`vring_need_event`;
 /// virtio 1.3, 2.7.7.2 and 2.7.10).
 #[inline]
 pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {

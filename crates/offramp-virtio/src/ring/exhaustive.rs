@@ -28,7 +28,7 @@ fn place(size: u16) -> RingPlace {
     RingPlace { size, descriptors: TABLE_AT, driver: DRIVER_AT, device: DEVICE_AT }
 }
 
-/// Returns positions of a split ring: all positions, or under Miri those near every wrap and sign change.
+/// Returns positions of a split ring: all positions, or under Miri only the positions near every wrap and sign change.
 fn indices() -> Vec<u16> {
     let about = |border: u16| (0..6).map(move |n| border.wrapping_sub(3).wrapping_add(n));
     if cfg!(miri) { [0, 0x8000].into_iter().flat_map(about).collect() } else { (0..=u16::MAX).collect() }
@@ -78,7 +78,8 @@ fn a_split_ring_of_every_small_size_goes_on_at_every_index() {
     }
 }
 
-/// Follows a chain with a list of the visited places. Each link is the next place of the chain, or `None` at the end.
+/// Follows a chain with a list of the visited descriptors. Each link is the index of the chain's next descriptor, or
+/// `None` at the chain's end.
 fn walk_naively(links: &[Option<u16>], head: u16) -> Result<usize, BadChain> {
     let (mut seen, mut at) = (vec![], head);
     loop {

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(test)]
 mod tests;
 
-/// Distance from the current descriptor to the prefetched cache line, in descriptors. Equals two lines.
+/// Distance from the current descriptor to the prefetched cache line, in descriptors. The distance equals two cache
+/// lines.
 const AHEAD: usize = 8;
 /// Descriptor flag: equals the driver's wrap counter when the descriptor is available (2.8.1).
 const AVAIL: u16 = 1 << 7;
@@ -113,8 +114,8 @@ impl Ring {
         // SAFETY: `size` aligned descriptors start at `descriptors`, in memory that the caller keeps mapped.
         let base = if base == 0 && unsafe { is_new(descriptors, size) } { BASE_NEW } else { base };
         let next_available = Position::from_bits(base as u16);
-        // All fetched chains are used in order, so the two positions are equal when a ring starts. A frontend with only
-        // one position sends the other position as 0.
+        // All fetched chains are used in order, so the two positions are equal when a ring starts. A frontend that
+        // stores only one position sends 0 for the other position.
         let next_used = match (base >> 16) as u16 {
             0 => next_available,
             bits => Position::from_bits(bits),
@@ -138,7 +139,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Resumes at the end position of an earlier backend. The frontend cannot know this position.
+    /// Resumes at the position at which an earlier backend ended. The frontend cannot know this position.
     fn resume(&mut self) -> Result<(), BadRing> {
         let Some(inflight) = &self.inflight else { return Ok(()) };
         if let Some(progress) = inflight.progress(self.size) {
@@ -169,7 +170,7 @@ impl Ring {
             unsafe { self.descriptors.add(usize::from(at.index)).write_volatile(descriptor) };
             at.advance(1, self.size);
         }
-        // The descriptors must be restored before the inflight region drops their saved contents.
+        // The descriptors must be restored before the inflight region drops the saved contents.
         fence(Ordering::SeqCst);
     }
 
@@ -221,8 +222,8 @@ impl Ring {
         let (size, of_a_frame) = (self.size, self.options.direction.of_a_frame());
         let mut fetched = Fetched::default();
         let mut at = self.next_available;
-        // A driver cannot make a descriptor available before the device has returned it. Without this limit, a
-        // violation would make a batch endless, and the published batch would overwrite itself.
+        // A driver cannot make a descriptor available before the device has returned the descriptor. Without this
+        // limit, a violation would make a batch endless, and the published batch would overwrite itself.
         let mut free = size.saturating_sub(at.ahead_of(self.next_used, size));
         let buffers = batch.buffers.len();
         for _ in 0..FETCH_MAX {

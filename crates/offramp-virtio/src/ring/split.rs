@@ -254,7 +254,7 @@ impl Ring {
             return self.word(self.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0;
         }
         let event = self.word(self.available, 2 + usize::from(self.size)).load(Ordering::Relaxed);
-        // With more than 65535 entries, every index was passed.
+        // With more than 65535 unsignalled entries, every index was passed.
         let Ok(unsignalled) = u16::try_from(unsignalled) else { return true };
         need_event(event, self.published, self.published.wrapping_sub(unsignalled))
     }

@@ -1,5 +1,5 @@
 //! Tests of ring arithmetic without memory, and of the rings' reaction to a driver that does not wait. Integration
-//! tests check whole rings with a driver that shares no code with them (`tests/vhost_*.rs`).
+//! tests check whole rings with a driver that shares no code with the rings (`tests/vhost_*.rs`).
 
 use super::chain::TAKEN_MAX;
 use super::descriptor::{NEXT, WRITE, need_event};
@@ -29,7 +29,7 @@ fn receive_ring(memory: &GuestMemory, is_packed: bool) -> Ring {
     Ring::new(memory, is_packed, &PLACE, if is_packed { 1 << 15 } else { 0 }, options, None).unwrap()
 }
 
-/// Uses all waiting chains, without publishing them.
+/// Uses all waiting chains, without publishing the used chains.
 fn use_all(ring: &mut Ring, batch: &mut Batch) {
     while let Some(chain) = batch.pop() {
         ring.add_used(&chain, 0);
@@ -162,7 +162,8 @@ fn a_chain_is_followed_as_far_as_those_of_other_devices_and_a_fetch_ends_after_o
         let (longest, memory, mut batch) = (CHAIN_DESCRIPTORS_MAX, memory(), Batch::default());
         let mut ring = ring_of_chains(&memory, is_packed, &[longest + 1, longest, longest, 1]);
         let fetched = |chains, bad, reason| Fetched { chains, bad, reason };
-        // No chain is fetched after a chain above the maximum length. Chains of maximum length are fetched one by one.
+        // No chain is fetched after a chain with more than the maximum number of descriptors. Chains of maximum length
+        // are fetched one by one.
         assert_eq!(ring.fetch(&memory, &mut batch).unwrap(), fetched(0, 1, Some(BadChain::TooMany)));
         for _ in 0..3 {
             assert_eq!(ring.fetch(&memory, &mut batch).unwrap(), fetched(1, 0, None));

@@ -1,14 +1,14 @@
 //! Commands of a control queue (virtio 1.3, 5.1.6.5). The driver writes the first buffers of a chain, and the device
-//! writes its answer into the remaining buffers.
+//! writes the answer into the remaining buffers.
 
 use super::Vring;
 use crate::dirty_log::DirtyLog;
 use crate::ring::{Buffer, Chain};
 
 impl Vring {
-    /// Copies a command into private memory. Returns the command and the maximum length of its answer. Returns `None`
-    /// if the chain is unusable, if a buffer to read follows a buffer to write (virtio 1.3, 2.7.4.2), or if the command
-    /// exceeds `len_max` bytes.
+    /// Copies a command into private memory. Returns the command and the maximum length of the answer in bytes. Returns
+    /// `None` if the chain is unusable, if a buffer to read follows a buffer to write (virtio 1.3, 2.7.4.2), or if the
+    /// command exceeds `len_max` bytes.
     pub fn read_command(&self, chain: &Chain, len_max: usize) -> Option<(Vec<u8>, usize)> {
         let (buffers, is_writable) = (self.buffers(chain), self.batch.is_writable(chain));
         let readable = is_writable.iter().take_while(|is_writable| !**is_writable).count();

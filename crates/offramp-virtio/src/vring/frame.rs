@@ -48,7 +48,7 @@ impl Vring {
             return Some(len);
         }
         if header_len > HEADER_LEN {
-            // The driver's bytes at the place of the hash are ignored.
+            // The bytes that the driver wrote at the offset of the hash are ignored.
             let mut with_hash = [0; HASH_HEADER_LEN];
             read_scattered(buffers, &mut with_hash[..header_len], &mut frame[..len]);
             header.copy_from_slice(&with_hash[..HEADER_LEN]);
@@ -189,8 +189,8 @@ impl Buffer {
     }
 }
 
-/// Writes a part of a header if the part differs. The next frame in a buffer usually has the same header as the
-/// previous frame, and an unwritten line stays in the caches of driver and device.
+/// Writes a part of a header if the part differs from the bytes in the buffer. The next frame in a buffer usually has
+/// the same header as the previous frame, and an unwritten line stays in the caches of driver and device.
 ///
 /// # Safety
 /// `to` points to mapped guest memory with room for a `T`.

@@ -12,8 +12,8 @@ use crate::dirty_log::DirtyLog;
 use crate::net_header::NetHeader;
 use crate::ring::{Buffer, Chain};
 
-/// Maximum number of chains and buffers for which a slot keeps allocated memory between frames. Large enough for a
-/// frame of 64 KiB in buffers of 1500 bytes.
+/// Maximum number of chains and buffers for which a slot keeps allocated memory between frames. The value is large
+/// enough for a frame of 64 KiB in buffers of 1500 bytes.
 const KEPT_MAX: usize = 64;
 
 /// An incomplete frame.
@@ -25,7 +25,7 @@ struct OpenFrame {
     capacity: usize,
     /// Length of headers and frame so far, bytes. The first `head_len` bytes are written last.
     len: usize,
-    /// Place for the next byte.
+    /// Buffer and offset for the next byte.
     end: Place,
     /// State before the last append.
     before: Before,
@@ -40,7 +40,7 @@ struct Before {
     added: usize,
 }
 
-/// A buffer of an open frame, and an offset in it.
+/// A buffer of an open frame, and an offset in the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     buffer: usize,
@@ -66,7 +66,7 @@ impl OpenFrames {
         self.chains > 0
     }
 
-    /// Drops all open frames and returns their chains.
+    /// Drops all open frames and returns the chains of these frames.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Chain> {
         self.chains = 0;
         std::mem::take(&mut self.frames).into_iter().flat_map(|frame| frame.chains)
@@ -75,7 +75,7 @@ impl OpenFrames {
 
 impl Vring {
     /// Begins frame `slot`. The frame's first `head_len` bytes, network header included, are written last. An
-    /// uncommitted frame in this slot is dropped, and the new frame receives its chains.
+    /// uncommitted frame in this slot is dropped, and the new frame receives the dropped frame's chains.
     pub fn open_frame(&mut self, slot: usize, head_len: usize) {
         if self.open.frames.len() <= slot {
             self.open.frames.resize_with(slot + 1, OpenFrame::default);
@@ -84,7 +84,8 @@ impl Vring {
         (frame.len, frame.end) = (head_len, frame.place_of(head_len));
     }
 
-    /// Returns the number of bytes missing in frame `slot` to append `len` bytes, or `None` if the frame is not open.
+    /// Returns the number of bytes that the chains of frame `slot` lack to append `len` bytes, or `None` if the frame
+    /// is not open.
     #[inline]
     pub fn lacks(&self, slot: usize, len: usize) -> Option<usize> {
         let frame = self.open.frames.get(slot).filter(|frame| frame.len > 0)?;
@@ -109,8 +110,9 @@ impl Vring {
         self.staged + self.open.chains
     }
 
-    /// Adds the next `chains` waiting chains to frame `slot` and appends `bytes`, which must then fit. `copy` is called
-    /// with each piece and its destination: as many writable bytes in guest memory, without any reference to them.
+    /// Adds the next `chains` waiting chains to frame `slot` and appends `bytes`. The frame must have room for `bytes`
+    /// in the old and the added chains. `append` calls `copy` with each piece and the destination of the piece: as many
+    /// writable bytes in guest memory, without any reference to these bytes.
     #[inline]
     pub fn append(
         &mut self,
@@ -244,8 +246,8 @@ impl Vring {
 }
 
 impl OpenFrame {
-    /// Returns the number of chains with bytes of the frame. Can be less than all chains if the slot had an uncommitted
-    /// frame before.
+    /// Returns the number of chains with bytes of the frame. The number can be less than the number of all chains if
+    /// the slot had an uncommitted frame before.
     #[inline]
     fn chains_in_use(&self) -> usize {
         let (mut chains, mut room) = (0, 0);
@@ -256,7 +258,7 @@ impl OpenFrame {
         chains
     }
 
-    /// Returns the place of byte `at`.
+    /// Returns the buffer and the offset of the frame's byte `at`.
     #[inline]
     fn place_of(&self, at: usize) -> Place {
         let mut offset = at;

@@ -14,8 +14,8 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-/// Number of chains made available by the driver. When the ring is full, the driver waits for a used chain before the
-/// next.
+/// Number of chains made available by the driver. When the ring is full, the driver waits for a used chain before it
+/// adds the next chain.
 const CHAINS: u16 = if cfg!(miri) { 20 } else { 20_000 };
 const SIZE: u16 = 4;
 const PLACE: RingPlace = RingPlace { size: SIZE, descriptors: 0, driver: 0x100, device: 0x200 };
@@ -40,7 +40,7 @@ impl Driver {
 
     /// Writes a value before the device reads it.
     fn write<T>(&self, at: u64, value: T) {
-        // SAFETY: the bytes are aligned and lie in the memory, and the ring's state gives them to the driver.
+        // SAFETY: the bytes are aligned and lie in the memory, and the driver owns the bytes in this state of the ring.
         unsafe { self.at::<T>(at).write(value) };
     }
 
