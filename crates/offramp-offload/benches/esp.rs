@@ -1,7 +1,7 @@
 //! ESP compared with the raw AEAD of the same library, on the same buffers, in one process.
 //!
-//! `cargo bench -p offramp-offload --bench esp -- [--quick | --profile WHO] [FILTER]` prints a table per work and
-//! compares the ratios with the targets. Quote ratios from one run, never single figures. For ipsec-mb, run `cargo
+//! `cargo bench -p offramp-offload --bench esp -- [--quick | --profile WHO] [FILTER]` prints a table for each operation
+//! and compares the ratios with the targets. Quote ratios from one run, never single figures. For ipsec-mb, run `cargo
 //! bench -p offramp-ports --bench esp_ipsec_mb`.
 
 #[path = "esp/ends.rs"]

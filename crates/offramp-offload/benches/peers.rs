@@ -1,8 +1,8 @@
 //! offramp compared with its peers and with the machine's limits, in one process.
 //!
-//! `cargo bench -p offramp-offload --bench peers -- [--quick | --profile WHO] [FILTER]` prints a table per work and
-//! writes `target/bench/peers.json`. `FILTER` is a part of a work's name. A filtered run and a run under `cargo test
-//! --benches` write no file. Quote ratios from one run, never single figures.
+//! `cargo bench -p offramp-offload --bench peers -- [--quick | --profile WHO] [FILTER]` prints a table for each
+//! operation and writes `target/bench/peers.json`. `FILTER` is a part of an operation's name. A filtered run and a run
+//! under `cargo test --benches` write no file. Quote ratios from one run, never single figures.
 
 #[path = "peers/checksum.rs"]
 mod checksum;

@@ -82,7 +82,7 @@ fn a_layout_is_true_of_any_bytes() {
 }
 
 /// Overwrites lengths and clears checksums in the headers of a frame, as some drivers do. Returns the start of the
-/// transport header and the offset of its checksum.
+/// transport header and the offset of the transport checksum.
 fn leave_out(rng: &mut ChaCha8Rng, frame: &mut [u8]) -> Option<(u16, u16)> {
     let layout = *Frame::received(frame).layout().ok()?;
     let (network, transport) = (layout.network_start, layout.transport_start);
@@ -316,7 +316,7 @@ fn a_coalescer_gives_back_overlapping_fragments_marks_and_long_trailers_once() {
     }
 }
 
-/// Builds an unsealed ESP packet for one of the hostile tests' associations, or a nearly valid one.
+/// Builds an unsealed ESP packet for one of the hostile tests' associations, or a nearly valid ESP packet.
 fn nearly_esp(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut frame = nearly_right(rng);
     let spi = hostile::esp::SPI + rng.random_range(0..2);
@@ -423,7 +423,8 @@ fn text_that_is_nearly_right_is_read_or_refused_in_one_line() {
     }
 }
 
-/// Tests random statements. Some statements match each other, and define associations for one end or the two ends.
+/// Tests random statements. Some statements match each other, and define associations for the sender, the receiver, or
+/// both.
 #[test]
 fn statements_that_are_right_in_themselves_are_read_or_refused_in_one_line() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());

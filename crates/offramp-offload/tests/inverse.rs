@@ -1,8 +1,8 @@
-//! Segmentation reverts coalescing. After any change by the wire, the segmenter turns the coalescer's output into the
-//! frames received, in the order of each flow.
+//! Segmentation reverts coalescing. Whatever the wire changes, the segmenter turns the coalescer's output into the
+//! received frames, in the order of each flow.
 //!
 //! There is one exception: equal IPv4 IDs with DF increase after segmentation, because a vnet header has no field for
-//! equal IDs. (RFC 6864 4.1: such IDs have no meaning.)
+//! equal IDs. (RFC 6864 4.1: the ID of a datagram with DF set has no meaning.)
 
 mod support;
 
@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use support::packet::{Checksum, DESTINATION, DF, FIN, MF, PSH, Packet, pattern};
 use support::pieces::{Piece, check_inverse};
 
-/// Number of frame sequences in a run.
+/// Number of frame sequences in a test run.
 const SEQUENCES: u32 = 1_500;
 /// Number of frames in a sequence before changes by the wire.
 const FRAMES: usize = 80;
@@ -25,7 +25,7 @@ const FRAMES: usize = 80;
 /// Flags AE, CWR and ECE: AccECN's counter (RFC 9768 3.2.2).
 const ACE: u16 = 0x1c0;
 
-/// One side of a TCP connection, or a sender of datagrams.
+/// One endpoint of a TCP connection, or a sender of datagrams.
 struct Sender {
     packet: Packet,
     size: usize,
@@ -130,7 +130,7 @@ struct Receiver {
     /// Frames in lent memory by slot, with room for the headers.
     lent: Vec<Option<Vec<u8>>>,
     random: ChaCha8Rng,
-    /// Probability to lend no memory, and probability to have no room.
+    /// Probability of lending no memory, and of having no room in lent memory, 0 to 1.
     scarcity: f64,
 }
 

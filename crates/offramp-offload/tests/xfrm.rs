@@ -1,4 +1,4 @@
-//! The input and output of `ip xfrm`, and its translation for an adapter.
+//! The input and output of `ip xfrm`, and the translation of this text into an adapter's associations.
 
 #[path = "xfrm/meaning.rs"]
 mod meaning;

@@ -86,7 +86,7 @@ fn echo(guest: &mut Guest, pair: usize, layout: TxLayout, lens: &[usize], rx_buf
     tx.drain(PATIENCE);
 }
 
-/// Returns frame lengths from the smallest to the largest, with all lengths around borders.
+/// Returns frame lengths from the smallest to the largest, with all lengths around the minimum and the maximum.
 fn lens() -> Vec<usize> {
     (60..80).chain([127, 128, 500, 1024]).chain(1500..=1514).collect()
 }

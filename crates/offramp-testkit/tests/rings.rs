@@ -156,7 +156,7 @@ fn a_kick_is_due_exactly_when_the_device_asked_for_it() {
             let wanted = round % 3 != 0;
             pair.device.want_kicks(&pair.files, wanted);
             // The device requests a kick for the first chain of the burst, and the second chain, published separately,
-            // lies past this position.
+            // lies past the position of the first chain.
             pair.driver.add(&[buffer(0, false)], &[]).unwrap();
             assert_eq!(pair.driver.publish(), wanted, "round {round}, packed {}", pair.device.packed);
             pair.driver.add(&[buffer(0, false)], &[]).unwrap();

@@ -1,4 +1,4 @@
-//! The two ends of an ESP association, and the frames between them.
+//! The sender and the receiver of an ESP association, and frames for the benchmarks.
 
 use offramp_offload::esp::{Arrival, EspPacket, InboundSa, OutboundSa, SaConfig, SecretKey, Suite};
 use offramp_offload::frame::Frame;
@@ -12,18 +12,18 @@ pub fn suite(name: &str) -> Suite {
 }
 
 /// Returns the description of an association in transport mode. Uses extended sequence numbers, so that no benchmark
-/// exhausts them.
+/// exhausts the sequence numbers.
 pub fn config(suite: Suite) -> SaConfig {
     let key = SecretKey::new(vec![7; suite.encryption_key_len()]);
     SaConfig { esn: true, ..SaConfig::new(0x1000, suite, key, SecretKey::none()) }
 }
 
-/// Returns a sender with the measured library.
+/// Returns a sender with the measured cipher library.
 pub fn outbound(suite: Suite) -> OutboundSa {
     OutboundSa::with_library(&config(suite), crate::library()).expect("a right description")
 }
 
-/// Returns a receiver with the measured library.
+/// Returns a receiver with the measured cipher library.
 pub fn inbound(suite: Suite) -> InboundSa {
     InboundSa::with_library(&config(suite), crate::library()).expect("a right description")
 }

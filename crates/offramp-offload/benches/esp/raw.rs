@@ -24,7 +24,7 @@ impl Raw {
         Nonce::try_assume_unique_for_key(&whole[..12]).expect("a nonce of that length")
     }
 
-    /// Encrypts `bytes` in place and writes the tag to their end.
+    /// Encrypts `bytes` in place and writes the tag to the end of `bytes`.
     #[inline]
     pub fn seal(&mut self, bytes: &mut [u8]) {
         self.sequence += 1;
@@ -33,7 +33,7 @@ impl Raw {
         self.key.seal_in_place_scatter(Self::nonce(self.sequence), aad, body, &[], tag).expect("lengths that fit");
     }
 
-    /// Encrypts `clear` into `out` and writes the tag.
+    /// Encrypts `clear` into `out` and writes the tag to the end of `out`.
     #[inline]
     pub fn seal_from(&mut self, clear: &[u8], out: &mut [u8]) {
         self.sequence += 1;

@@ -1,4 +1,4 @@
-//! The measured works, and the targets.
+//! The measured ESP operations, and the target speeds.
 
 use crate::ends::{Aligned, RAW_AEAD, esp_of, frame, inbound, outbound, suite};
 use crate::harness::{Contender, OURSELVES, Report};
@@ -20,18 +20,18 @@ const LARGE_SEND_TIME: f64 = 1.1;
 const CHECKSUM_AND_RAW_AEAD: &str = "checksum, raw aead";
 /// Target time of a replay check, nanoseconds.
 const REPLAY_NS: f64 = 3.0;
-/// Number of sealed frames, opened in turn. A replay window accepts each frame once.
+/// Number of sealed frames that are opened one after another. A replay window accepts each frame once.
 const FRAMES: usize = 64;
 const HEADERS_LEN: usize = 54;
 const IP_HEADERS_LEN: usize = 34;
 /// Offset of the encrypted bytes in a sealed frame. The raw AEAD starts at the same offset, so that the two contenders
 /// have the same alignment.
 const BODY_AT: usize = IP_HEADERS_LEN + 16;
-/// Distance between frames in the buffer of the wire, bytes. A multiple of a cache line, with room for the added
-/// headers.
+/// Distance between frames in the transmit buffer, bytes. The distance is a multiple of a cache line, with room for the
+/// added headers.
 const SLOT: usize = 1536;
 
-/// Runs the works of this file.
+/// Measures the operations of this file.
 pub fn measure(report: &mut Report) {
     for name in ["aes128gcm16", "chacha20poly1305"] {
         for (packet_len, target) in PACKETS {
@@ -54,7 +54,8 @@ fn seal_in_place(report: &mut Report, suite: Suite, packet_len: usize, target: f
     report.aim_at_speed(&work, target);
 }
 
-/// Seals one frame repeatedly. Each turn parses the frame, because sealing in place accepts bytes, not a parsed frame.
+/// Seals one frame repeatedly. Each execution parses the frame, because sealing in place accepts bytes, not a parsed
+/// frame.
 pub fn sealing_in_place(who: &'static str, mut sa: OutboundSa, packet_len: usize) -> Contender<'static> {
     let clear = frame(packet_len);
     let front_len = sa.front_len();
@@ -87,7 +88,7 @@ fn seal_copying(report: &mut Report, suite: Suite, packet_len: usize, target: f6
 }
 
 /// Measures opening a batch of sealed frames in place. An association accepts each frame once, so a new batch is sealed
-/// before each turn, untimed. The time of ESP includes the parse of the outer frame.
+/// before each execution, outside the measured time. The time of ESP includes parsing the outer frame.
 fn open(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
     let mut clear = frame(packet_len);
     let clear = Frame::received(&mut clear);

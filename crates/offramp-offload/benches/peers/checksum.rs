@@ -44,7 +44,7 @@ impl Buffer {
     }
 }
 
-/// Runs all works of this file.
+/// Measures all operations of this file.
 pub fn measure(report: &mut Report) {
     println!("checksum kernel: {}", checksum::kernel_name());
     let (from, mut to, mut copy_to) = (Buffer::filled(), Buffer::filled(), Buffer::filled());

@@ -1,4 +1,4 @@
-//! Measures one work for several contenders, interleaved, and reports the results.
+//! Measures one operation for several contenders, with interleaved executions, and reports the results.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// offramp's name in the tables and in the file.
+/// offramp's name in the tables and in the results file.
 pub const OURSELVES: &str = "offramp";
-/// Name of the reference row.
+/// Name of the reference row in the tables.
 pub const REFERENCE: &str = "limit_memcpy";
 
 /// An allocator that counts every allocation of the process, offramp's and the peers'.
@@ -36,15 +36,15 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// A contender for a work. The box contains the loop, so that the turns have no call overhead. The closure returns the
-/// time of its turns in nanoseconds.
+/// A contender: one implementation of an operation. The box contains the loop, so that the executions have no call
+/// overhead. The closure returns the time of the executions in nanoseconds.
 pub struct Contender<'a> {
     who: &'static str,
     run: Box<dyn FnMut(u64) -> f64 + 'a>,
 }
 
 impl<'a> Contender<'a> {
-    /// Makes a contender. `work` does the work once and returns a value that depends on the whole work.
+    /// Makes a contender. `work` executes the operation once and returns a value that depends on the whole operation.
     pub fn new<R>(who: &'static str, mut work: impl FnMut() -> R + 'a) -> Self {
         let run = Box::new(move |turns| {
             let start = Instant::now();
@@ -56,8 +56,8 @@ impl<'a> Contender<'a> {
         Self { who, run }
     }
 
-    /// Does the same as [`Contender::new`], for a work that overwrites its input. `reset` restores the input before
-    /// each turn, untimed.
+    /// Does the same as [`Contender::new`], for an operation that overwrites the input. `reset` restores the input
+    /// before each execution, outside the measured time.
     pub fn with_reset<S, R>(
         who: &'static str,
         mut state: S,
@@ -80,13 +80,14 @@ impl<'a> Contender<'a> {
         Self { who, run }
     }
 
-    /// Returns the time of `turns` turns in nanoseconds.
+    /// Returns the time of `turns` executions in nanoseconds.
     fn sample_ns(&mut self, turns: u64) -> f64 {
         (self.run)(turns)
     }
 
-    /// Returns the number of turns that take about `sample_ns`. Also warms caches and branch predictors. The first turn
-    /// is ignored, because it touches new pages. Including the first turn would give too few turns to warm the caches.
+    /// Returns the number of executions that take about `sample_ns`. Also warms caches and branch predictors. The first
+    /// execution is ignored, because it touches new pages. Including the first execution would give too few executions
+    /// to warm the caches.
     fn calibrate(&mut self, sample_ns: f64) -> u64 {
         self.sample_ns(1);
         let mut turns = 1;
@@ -104,7 +105,7 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// The result of one contender in one work.
+/// The result of one contender for one operation.
 struct Row {
     work: String,
     who: &'static str,
@@ -127,13 +128,13 @@ impl Effort {
     const QUICK: Self = Self { repetitions: 101, sample_ns: 30_000.0 };
     /// Effort for a profiler: two seconds per contender.
     const PROFILE: Self = Self { repetitions: 40_000, sample_ns: 50_000.0 };
-    /// Effort for a test: runs everything once, with meaningless figures.
+    /// Effort for a test: runs every operation once, with meaningless figures.
     const TEST: Self = Self { repetitions: 1, sample_ns: 1_000.0 };
 }
 
-/// The collected rows of all works.
+/// The collected rows of all operations.
 pub struct Report {
-    /// Name of the written file.
+    /// Name of the results file.
     name: &'static str,
     /// Name of the reference row.
     reference: &'static str,
@@ -146,11 +147,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// Parses the arguments. `--quick` shortens the measurement, and `--test` runs each work once. `--profile WHO` runs
-    /// only one contender, long enough for a profiler. A word is a filter. Other flags, such as Cargo's `--bench`, are
-    /// ignored.
+    /// Parses the arguments. `--quick` shortens the measurement, and `--test` runs each operation once. `--profile WHO`
+    /// runs only one contender, long enough for a profiler. A word is a filter. Other flags, such as Cargo's `--bench`,
+    /// are ignored.
     ///
-    /// `name` is the name of the file, and `reference` the name of the reference row.
+    /// `name` is the name of the results file, and `reference` the name of the reference row.
     pub fn named(name: &'static str, reference: &'static str, mut args: impl Iterator<Item = String>) -> Self {
         let (effort, rows) = (Effort::FULL, Vec::new());
         let mut report = Self { name, reference, effort, filter: None, only: None, writes_file: true, rows };
@@ -176,8 +177,8 @@ impl Report {
         report
     }
 
-    /// Measures one work on `bytes` bytes and prints the table. Every repetition runs each contender once, in turn. The
-    /// result is the median of the repetitions.
+    /// Measures one operation on `bytes` bytes and prints the table. Every repetition runs all contenders, one after
+    /// another. The result is the median of the repetitions.
     pub fn measure(&mut self, work: &str, bytes: usize, mut contenders: Vec<Contender>) {
         if self.filter.as_ref().is_some_and(|part| !work.contains(part)) {
             return;
@@ -213,7 +214,7 @@ impl Report {
         }
     }
 
-    /// Prints offramp's time per turn for `turns` turns, and the target.
+    /// Prints offramp's time per item, for an operation on `turns` items, and the target.
     pub fn aim_at_ns(&self, work: &str, turns: f64, target: f64) {
         if let Some(ours) = self.ns_of(work, OURSELVES) {
             println!("  {:.2} ns each; aimed at: {target:.2} ns or less", ours / turns);
@@ -224,7 +225,7 @@ impl Report {
         self.rows.iter().find(|row| row.work == work && row.who == who).map(|row| row.ns)
     }
 
-    /// Writes the results to the file, unless the run was filtered, profiled or a test.
+    /// Writes the results to the results file, unless the run was filtered, profiled or a test.
     pub fn finish(self) {
         if !self.writes_file {
             return;

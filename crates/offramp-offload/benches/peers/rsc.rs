@@ -9,12 +9,12 @@ use offramp_offload::meta::RxMeta;
 use std::hint::black_box;
 
 const FRAME_LEN: usize = HEADERS_LEN + MSS;
-/// Distance between frames in the buffer of the wire, a multiple of a cache line.
+/// Distance between frames in the receive buffer in bytes, a multiple of a cache line.
 const SLOT: usize = FRAME_LEN.next_multiple_of(64);
 /// TCP flags of the frames: ACK.
 const FLAGS: u8 = 0x10;
 
-/// Runs the works of this file.
+/// Measures the operations of this file.
 pub fn measure(report: &mut Report) {
     for flows in [1, 64] {
         let line = line(flows);
@@ -57,7 +57,7 @@ fn ours(line: &[u8], flows: usize) -> Contender<'static> {
     })
 }
 
-/// Appends every payload to the previous payload of its flow.
+/// Appends every payload to the previous payload of the same flow.
 fn memcpy(line: &[u8], flows: usize) -> Contender<'_> {
     let mut coalesced = vec![vec![0; HEADERS_LEN + SEGMENTS * MSS]; flows];
     Contender::new(REFERENCE, move || {

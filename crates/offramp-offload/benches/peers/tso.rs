@@ -1,4 +1,4 @@
-//! Large send: segments a 64 KiB super-frame into 45 complete frames in buffers of the wire.
+//! Large send: segments a 64 KiB super-frame into 45 complete frames in transmit buffers.
 
 use crate::frames::{
     CHECKSUM_OFFSET, CHECKSUM_START, HEADER_LEN, HEADERS_LEN, LINK_HEADER_LEN, MSS, SEGMENTS, data, partial_frame,
@@ -9,14 +9,14 @@ use offramp_offload::meta::{ChecksumState, PartialChecksum, Segmentation, Segmen
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use std::hint::black_box;
 
-/// Distance between frames in the buffer of the wire, a multiple of a cache line.
+/// Distance between frames in the transmit buffer in bytes, a multiple of a cache line.
 const SLOT: usize = (HEADERS_LEN + MSS).next_multiple_of(64);
 /// Sequence number of the first segment.
 const SEQUENCE: u32 = 1000;
 /// TCP flags of the super-frame: ACK and PSH.
 const FLAGS: u8 = 0x18;
 
-/// Runs the works of this file.
+/// Measures the operations of this file.
 pub fn measure(report: &mut Report) {
     let super_frame = partial_frame(0, SEQUENCE, 7, FLAGS, &data(SEGMENTS * MSS));
     check(&super_frame);

@@ -1,4 +1,4 @@
-//! Two ends of an association, and frames for the tests.
+//! The sender and the receiver of an association, and frames for the tests.
 
 use crate::support::packet::Packet;
 use offramp_offload::esp::{
@@ -93,7 +93,7 @@ pub fn esp_of(frame: &[u8]) -> (FrameLayout, EspPacket) {
     }
 }
 
-/// Opens a copy of the frame. Returns the result and the clear frame.
+/// Opens a copy of the frame. Returns the result of the opening, and the clear frame.
 pub fn open_whole(sa: &mut InboundSa, frame: &[u8]) -> Result<(Opened, Vec<u8>), Refused> {
     let mut frame = frame.to_vec();
     let (_, packet) = esp_of(&frame);
@@ -112,7 +112,7 @@ pub fn open(sa: &mut InboundSa, frame: &[u8]) -> Result<Vec<u8>, Refused> {
     open_whole(sa, frame).map(|(_, clear)| clear)
 }
 
-/// Returns the two ends of one association.
+/// Returns the sender and the receiver of one association.
 pub fn pair(config: &SaConfig) -> (OutboundSa, InboundSa) {
     (
         OutboundSa::with_library(config, crate::library()).unwrap(),

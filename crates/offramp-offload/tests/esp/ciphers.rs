@@ -1,5 +1,5 @@
-//! The library's AEADs without ESP: published packets, Wycheproof, and comparison with the built-in library at every
-//! length.
+//! The AEADs of the cipher library under test, without ESP: published packets, Wycheproof, and comparison with the
+//! built-in library at every length.
 
 use offramp_offload::esp::{Aad, Aead, AeadAlgorithm, AesKey, CipherFailed, NONCE_LEN, Nonce, TAG_LEN, aws_lc};
 use proptest::prelude::*;

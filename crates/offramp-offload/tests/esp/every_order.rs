@@ -74,7 +74,7 @@ fn of_threads_with_the_same_packet_one_hands_it_on_and_the_window_takes_all() {
         };
         let shared = Arc::new(SharedInbound::with_library(&config, crate::library()).unwrap());
         let other = Arc::clone(&shared);
-        // The other thread also receives packet 2, and moves the window so that 2 is the leftmost number.
+        // The other thread also receives packet 2, and moves the window so that 2 is the leftmost number in the window.
         let theirs = open.clone();
         let thread = thread::spawn(move || [theirs(&other, 2), theirs(&other, 33)]);
         let mine = [open(&shared, 1), open(&shared, 2)];

@@ -11,10 +11,10 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Barrier, Mutex};
 
-/// Window sizes: the usual ones, and some that do not fill whole words.
+/// Window sizes in packets: the usual sizes, and some sizes that do not fill whole words.
 const WINDOWS: [u32; 9] = [32, 33, 63, 64, 65, 100, 1024, 4096, 65_536];
 
-/// Accepts a number as for a genuine packet.
+/// Checks and accepts a sequence number, as for a genuine packet.
 fn take(window: &mut ReplayWindow, low: u32) -> Result<u64, ReplayRefused> {
     let sequence = window.check(low)?;
     window.advance(sequence)?;

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../offramp-offload/tests/esp/scapy_judge.py");
 /// Python interpreters to try. Debian's packages work only with Debian's interpreter, and another interpreter can
-/// precede it in the path.
+/// precede Debian's interpreter in `PATH`.
 const INTERPRETERS: [&str; 2] = ["/usr/bin/python3", "python3"];
 
 /// Returns an interpreter with scapy. Without such an interpreter, the test is skipped, except in CI.
@@ -49,7 +49,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// Returns the bytes of a test key as hexadecimal digits, because a `SecretKey` does not reveal its bytes.
+/// Returns the bytes of a test key as hexadecimal digits, because a `SecretKey` does not reveal the bytes of the key.
 fn key_hex(len: usize, first: u8) -> String {
     hex(&(0..len as u8).map(|n| first.wrapping_add(n.wrapping_mul(7))).collect::<Vec<_>>())
 }

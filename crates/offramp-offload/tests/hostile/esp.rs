@@ -1,8 +1,8 @@
 //! An association's receiver on a hostile wire.
 //!
-//! An input is a list of events, not a frame. The events are the association's parameters, the packets sealed by its
-//! sender, their changes on the wire, and their order of arrival. So most inputs contain genuine packets, and reach the
-//! code before and after the check of the check value.
+//! An input is a list of events, not a frame. The events are the association's parameters, the packets sealed by the
+//! sender, the changes to these packets on the wire, and their order of arrival. So most inputs contain genuine
+//! packets, and reach the code before and after the check of the check value.
 
 use super::Input;
 use super::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, pattern};
@@ -37,8 +37,8 @@ fn key_bytes(len: usize, first: u8) -> Vec<u8> {
     (0..len as u8).map(|n| first.wrapping_add(n.wrapping_mul(7))).collect()
 }
 
-/// Makes the association. Its tunnels have the addresses of the packets inside, so that a packet of one mode can reach
-/// a receiver of another mode.
+/// Makes the association. The association's tunnels have the addresses of the packets inside, so that a packet of one
+/// mode can reach a receiver of another mode.
 fn association(input: &mut Input) -> SaConfig {
     let end4 = |n| IpAddr::from([10, 9, 0, n]);
     let end6 = |n| IpAddr::from([0xfd09, 0, 0, 0, 0, 0, 0, n]);
@@ -157,12 +157,12 @@ fn any_packet(protocol: u8, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The two ends of the association, and the wire between them.
+/// The sender and the receiver of the association, and the wire between sender and receiver.
 struct Bench {
     config: SaConfig,
     sender: OutboundSa,
     table: SaTable,
-    /// Receiver shared by threads, which must return the same results.
+    /// Receiver shared by threads, which must return the same results as the receiver for one thread.
     shared: SharedInbound,
     sent: Vec<Genuine>,
     taken: HashSet<u64>,
@@ -302,7 +302,7 @@ impl Bench {
         }
     }
 
-    /// Checks that threads with a shared association get the same result.
+    /// Checks that threads with a shared association get the same result as one thread.
     fn judge_shared(&self, frame: &mut [u8], packet: &EspPacket, judged: Result<Opened, Refused>, expected: &[u8]) {
         let mut opening = Frame::received(frame);
         let opened = if packet.spi == SPI && self.shared.opener().is_addressed(&opening) {
@@ -327,7 +327,7 @@ impl Bench {
     }
 }
 
-/// Seals a frame. The clear result is known if receiver and sender have the same mode.
+/// Seals a frame. The clear bytes are known if receiver and sender have the same mode.
 fn sealed(sender: &mut OutboundSa, frame: &[u8], is_own_mode: bool) -> Option<Genuine> {
     let mut copy = frame.to_vec();
     let clear = Frame::received(&mut copy);
@@ -362,7 +362,7 @@ fn tampered(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     frame
 }
 
-/// Truncates or extends the frame, with or without adjusting its headers.
+/// Truncates or extends the frame, with or without adjusting the headers.
 fn with_another_length(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     let (how, len) = (input.byte(), usize::from(input.word()));
     let Some((layout, packet)) = esp_of(&frame) else { return frame };

@@ -47,8 +47,8 @@ const DIRECTIONS: [&str; 3] = ["in", "out", "fwd"];
 const PROTOCOLS: [&str; 4] = ["", "proto tcp", "proto udp dport 80", "proto 1"];
 
 /// Parses a text. The text must be accepted, or refused with a one-line error that names a line of the text. The
-/// associations of an accepted text must be installable in an adapter. Returns the number of associations for each end,
-/// or `None` if refused.
+/// associations of an accepted text must be installable in an adapter. Returns the number of associations for each
+/// `Owner`, or `None` if the text is refused.
 pub fn text(bytes: &[u8]) -> [Option<usize>; 2] {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.split('\n').count();

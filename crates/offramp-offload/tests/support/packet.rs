@@ -278,7 +278,7 @@ impl Packet {
     }
 }
 
-/// Returns bytes that encode their place in the stream, so that a test detects every swap.
+/// Returns bytes whose values encode their offset in the stream, so that a test detects every swap.
 pub fn pattern(seq: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|n| (seq.wrapping_add(n).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }

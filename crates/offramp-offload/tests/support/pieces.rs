@@ -1,4 +1,4 @@
-//! The pieces received by a host, and the check that their segmentation restores the frames from the wire.
+//! The pieces received by a host, and the check that segmentation of the pieces restores the frames from the wire.
 
 use super::{addresses, difference, hex, layout};
 use offramp_offload::caps::Offloads;
@@ -37,7 +37,7 @@ impl Piece {
         Self { meta, bytes: trimmed(bytes).to_vec() }
     }
 
-    /// Returns the payload length in bytes. Returns the length of the whole frame if it has no layout.
+    /// Returns the payload length in bytes. Returns the length of the whole frame if the frame has no layout.
     pub fn payload_len(&self) -> usize {
         layout(&self.bytes).map_or(self.bytes.len(), |layout| layout.payload_len())
     }
@@ -48,7 +48,7 @@ impl Piece {
     }
 
     /// Returns true for a single frame with a partial checksum. The kernel coalesced this frame and then segmented the
-    /// aggregate, because the output cannot express it.
+    /// aggregate, because the kernel's output format cannot express the aggregate.
     pub fn is_cut_again(&self) -> bool {
         !self.is_coalesced() && matches!(self.meta.checksum, ChecksumState::Partial(_))
     }
@@ -128,7 +128,7 @@ pub fn flow_of(frame: &[u8]) -> Flow {
     }
 }
 
-/// Groups pieces by flow, in order.
+/// Groups pieces by flow, in the order of delivery.
 pub fn by_flow(pieces: &[Piece]) -> BTreeMap<Flow, Vec<&Piece>> {
     let mut flows: BTreeMap<Flow, Vec<&Piece>> = BTreeMap::new();
     for piece in pieces {
@@ -162,7 +162,7 @@ impl<'a> Flows<'a> {
         Ok(queue.drain(..count).collect())
     }
 
-    /// Checks that no frame is left.
+    /// Checks that all original frames were consumed.
     ///
     /// # Errors
     /// Returns an error if frames are left.
@@ -178,7 +178,8 @@ pub fn id_at(frame: &[u8]) -> Option<usize> {
     (layout.network == Network::Ipv4).then_some(layout.network_start + 4)
 }
 
-/// Returns true if the first two IPv4 IDs are equal and DF is set. In this case, all IDs of a coalesced run are equal.
+/// Returns true if the first two IPv4 IDs are equal and DF is set. In this case, all IDs of the coalesced frames are
+/// equal.
 pub fn ids_are_fixed(frames: &[&[u8]]) -> bool {
     let id = |frame: &[u8]| id_at(frame).map(|at| [frame[at], frame[at + 1], frame[at + 2] & 0x40]);
     let has_df = |frame: &[u8]| id(frame).is_some_and(|[.., df]| df != 0);

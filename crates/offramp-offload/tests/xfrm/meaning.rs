@@ -1,4 +1,4 @@
-//! The translation of a configuration for an adapter that replaces the kernel, or is the other end.
+//! The translation of a configuration for an adapter that replaces the kernel, or is the kernel's peer.
 
 use offramp_offload::esp::xfrm::{Association, Direction, Fault, Owner, XfrmConfig, XfrmError};
 use offramp_offload::esp::{DfRule, DscpRule, EcnRule, Mode, Prefix, Tunnel};
@@ -106,7 +106,7 @@ fn flags_are_the_business_of_the_end_that_they_are_about() {
     let sender = host("tunnel", "flag noecn nopmtudisc extra-flag dont-encap-dscp");
     let own = tunnel(&associations(&sender, Owner::Host).unwrap()[0]);
     assert_eq!((own.df, own.dscp, own.ecn), (DfRule::Clear, DscpRule::Set(0), EcnRule::Compatibility));
-    // The peer's rules for sending do not apply here, but its loss of ECN marks does.
+    // The peer's rules for sending do not apply to the adapter, but the peer's loss of ECN marks does.
     let ours = tunnel(&associations(&sender, Owner::Peer).unwrap()[1]);
     assert_eq!((ours.df, ours.dscp, ours.ecn), (DfRule::Copy, DscpRule::Copy, EcnRule::Compatibility));
     let receiver = host("tunnel", "flag decap-dscp");

@@ -7,8 +7,8 @@ const COMMANDS: &str = include_str!("commands.sh");
 const STATES: &str = include_str!("states.txt");
 const POLICIES: &str = include_str!("policies.txt");
 
-/// Parses a text, and removes the parts that depend on the place in the text: line numbers, and the order, which the
-/// kernel reverses.
+/// Parses a text, and removes what depends on the position in the text: line numbers, and the order, which the kernel
+/// reverses.
 fn sorted(text: &str) -> XfrmConfig {
     let mut config = XfrmConfig::parse(text).unwrap();
     for state in &mut config.states {

@@ -1,4 +1,4 @@
-//! Tests that every refusal is one line with place, fault and reason.
+//! Tests that every refusal is one line with the position, the fault and the reason.
 
 use offramp_offload::esp::xfrm::{Owner, XfrmConfig};
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// A state and its key bytes, because a [`SecretKey`] does not return them.
+/// A state and its key bytes, because a [`SecretKey`] does not return its bytes.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub state: XfrmState,

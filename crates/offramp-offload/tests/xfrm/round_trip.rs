@@ -47,7 +47,7 @@ proptest! {
     }
 }
 
-/// Damages a text: removes a word, duplicates it, moves it to the end or the front, splits it, or inserts an end of
+/// Damages a text: removes, duplicates or splits a word, moves a word to the end or the front, or inserts an end of
 /// line.
 fn spoil(text: &str, index: prop::sample::Index, kind: usize) -> String {
     let words: Vec<&str> = text.split_inclusive([' ', '\n', '\t']).collect();

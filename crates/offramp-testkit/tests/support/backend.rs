@@ -64,7 +64,7 @@ pub struct Backend {
     channel: Option<UnixStream>,
 }
 
-/// Starts a backend on `stream`. The backend ends when the other side closes the connection, and returns the received
+/// Starts a backend on `stream`. The backend ends when the frontend closes the connection, and returns the received
 /// requests.
 pub fn spawn(stream: UnixStream, offered: u64, protocol: u64, fault: Option<Fault>) -> JoinHandle<Journal> {
     let backend = Backend {

@@ -88,7 +88,7 @@ impl Files {
     }
 }
 
-/// A buffer of a chain: address, length in bytes, and true if the device writes it.
+/// A buffer of a chain: address, length in bytes, and true if the device writes the buffer.
 pub type Piece = (u64, u32, bool);
 
 /// A chain made available by the driver.
@@ -255,7 +255,7 @@ impl Device {
         }
     }
 
-    /// Requests a kick at the next chain (with `event_idx`, only at this position), or disables kicks.
+    /// Requests a kick at the next chain (with `event_idx`, only at the position of this chain), or disables kicks.
     pub fn want_kicks(&self, files: &Files, on: bool) {
         match (self.packed, self.event_idx) {
             (false, true) => {

@@ -21,7 +21,7 @@ const GUARD_LEN: u64 = 64;
 const GUARD: [u8; GUARD_LEN as usize] = [0xa5; GUARD_LEN as usize];
 /// Addresses of the transmit ring and the receive ring: descriptors, driver area, device area.
 const PARTS: [[u64; 3]; 2] = [[0, 0x100, 0x140], [0x200, 0x300, 0x340]];
-/// Maximum ring size without an overlap of the ring's parts.
+/// Maximum ring size, in descriptors, without an overlap of the ring's areas.
 const RING_MAX: u16 = 16;
 /// Number of polls by the device per input.
 const ROUNDS: usize = 4;
@@ -177,7 +177,7 @@ fn answer(vring: &mut Vring) {
     publish(vring);
 }
 
-/// Returns bad chains, because these block frames.
+/// Returns bad chains to the driver, because a bad chain blocks frames.
 fn skip_bad(vring: &mut Vring) {
     while vring.waiting().first().is_some_and(|chain| chain.len() == 0) {
         if let Some(chain) = vring.pop() {
