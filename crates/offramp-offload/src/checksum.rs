@@ -114,8 +114,8 @@ pub fn sum(bytes: &[u8]) -> Sum {
     Sum(if bytes.len() <= SHORT_LEN_MAX { portable::sum_short(bytes) } else { kernel::active().sum(bytes) })
 }
 
-/// Copies `src` to the front of `dst` and computes its sum in the same pass. Leaves bytes of `dst` past `src.len()`
-/// untouched.
+/// Copies `src` to the front of `dst` and computes the sum of `src` in the same pass. Leaves bytes of `dst` past
+/// `src.len()` untouched.
 ///
 /// # Panics
 /// Panics if `dst` is shorter than `src`.
@@ -216,7 +216,7 @@ impl HeadWords {
     }
 }
 
-/// Writes a frame for each whole segment of `src` to the front of its slot of `dst`: the head, then the segment.
+/// Writes a frame for each whole segment of `src` to the front of one slot of `dst`: the head, then the segment.
 /// Computes the segment's sum in the same pass. `changed` maps a frame number to the changed words of the frame's head
 /// and the sum of this head. Bytes after each frame stay untouched.
 ///

@@ -169,9 +169,9 @@ impl Coalescer {
     ///
     /// With [`Offloads::RX_CHECKSUM`], a frame delivered alone carries the verdict of [`Frame::verify`], marked as in
     /// [`CoalesceConfig::rx_csum`]. Without this offload, such frames are not verified. A frame delivered alone keeps
-    /// its padding, unless it is marked with a partial checksum. A frame with a trailer is not marked with a partial
-    /// checksum. The only frame of an aggregate is delivered without padding. The field `queue` of the metadata is 0,
-    /// and the caller sets `queue`.
+    /// its padding, unless the frame is marked with a partial checksum. A frame with a trailer is not marked with a
+    /// partial checksum. The only frame of an aggregate is delivered without padding. The field `queue` of the metadata
+    /// is 0, and the caller sets `queue`.
     ///
     /// After the call, the bytes of `frame` are the same as before. A partial checksum is written only while `out`
     /// reads the frame.
@@ -218,8 +218,8 @@ impl Coalescer {
         }
     }
 
-    /// Returns the time at which [`Self::flush_expired`] next has work, in nanoseconds, or `None` if no flow is held.
-    /// The time lies in the past if `hold_ns` is 0.
+    /// Returns the time at which [`Self::flush_expired`] next has a flow to deliver, in nanoseconds, or `None` if no
+    /// flow is held. The time lies in the past if `hold_ns` is 0.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.table.oldest().map(|slot| self.deadline_ns(slot))
     }

@@ -75,7 +75,7 @@ pub struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// Parses `bytes` with the host's `request`. The default request is empty, as for a frame from the wire. A
-    /// malformed frame is accepted, and [`Frame::layout`] then returns the reason.
+    /// malformed frame is accepted. For a malformed frame, [`Frame::layout`] returns the reason.
     #[inline]
     pub fn new(bytes: &'a mut [u8], request: TxMeta) -> Self {
         let mut frame = Self { bytes, parsed: Parsed::NOTHING };

@@ -2,7 +2,7 @@
 //!
 //! Partial checksums and segmentations occur in both directions: a host can request them on transmit, and the adapter
 //! can report them on receive. [`PartialChecksum`] and [`Segmentation`] mirror the virtio network header (virtio 1.3,
-//! 5.1.6) without its layout. Ports convert between these types and the virtio network header.
+//! 5.1.6) without the byte layout of the header. Ports convert between these types and the virtio network header.
 
 use crate::vlan::TagChange;
 

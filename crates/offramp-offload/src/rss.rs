@@ -179,7 +179,7 @@ impl Toeplitz {
     /// if `types` enables the transport protocol, else only the addresses. Returns 0 and no hash type if `types`
     /// enables neither the transport nor the network protocol. Fragments have no ports, and a frame with a malformed
     /// transport header is treated as a frame without ports. The function parses the frame itself, because a coalesced
-    /// or segmented frame has another layout than the original.
+    /// or segmented frame has another layout than the original frame.
     // A pair is returned in registers, unlike an `Option` of a pair.
     #[inline]
     pub fn hash_of_types(&self, bytes: &[u8], is_super_frame: bool, types: HashTypes) -> (u32, HashTypes) {

@@ -189,7 +189,7 @@ impl Segmenter {
         }
     }
 
-    /// Writes the next frames to the slots of `stride` bytes in `out`, each to the front of its slot. Writes at most
+    /// Writes the next frames to the slots of `stride` bytes in `out`, each to the front of one slot. Writes at most
     /// [`Segmenter::run_len`] frames and returns the number of written frames.
     ///
     /// Has the result of one call of [`Segmenter::write_next`] per frame, but is faster: the shared words stay in

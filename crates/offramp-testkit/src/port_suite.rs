@@ -167,7 +167,8 @@ fn frames_written_in_place_are_seen_when_they_are_committed(bed: &mut impl Bed) 
         return; // A port without in-place writes skips this test.
     }
     assert!(bed.port().rx_reserve(1, &[0; HEAD_LEN]) && bed.port().rx_reserve(2, &[0; HEAD_LEN]));
-    // Append pieces to the frames in rotation, with wrong pieces in between.
+    // Append pieces to the frames in rotation. Before each piece, append a piece with a wrong checksum, which the port
+    // must refuse.
     let payloads: Vec<Vec<&[u8]>> = wanted.iter().map(|frame| frame[HEAD_LEN..].chunks(331).collect()).collect();
     for round in 0..5 {
         for (slot, payloads) in payloads.iter().enumerate() {
@@ -177,7 +178,7 @@ fn frames_written_in_place_are_seen_when_they_are_committed(bed: &mut impl Bed) 
             assert_eq!(bed.port().rx_append(slot, payload, headers_sum(payload)), Appended::Kept);
         }
     }
-    // Commit the frames in another order than they were begun, with a delivered frame in between.
+    // Commit the frames in an order other than the order of reservation, and deliver another frame in between.
     let meta = RxMeta { header_len: HEAD_LEN as u16, ..RxMeta::default() };
     for slot in [2, 0, 1] {
         let (head, len) = (&wanted[slot][..HEAD_LEN], wanted[slot].len());
@@ -238,7 +239,7 @@ fn both_directions_work_at_once(bed: &mut impl Bed) {
 
 fn a_host_without_room_loses_frames_until_it_has_some(bed: &mut impl Bed) {
     if !bed.take_room() {
-        return; // A kernel always has room, so such a port skips this test.
+        return; // A kernel always has room, so a port to a kernel skips this test.
     }
     assert_eq!(bed.port().rx_deliver(&RxMeta::default(), &frame(0, 1000)), Err(PortError::Full));
     bed.port().rx_flush(0);

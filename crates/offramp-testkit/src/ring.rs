@@ -1,5 +1,5 @@
-//! The driver's side of virtqueues (virtio 1.3, 2.7 split and 2.8 packed). Correct behaviour is available as `add`,
-//! `publish` and `take_used`. Wrong behaviour is possible with raw access to every descriptor, index and flag.
+//! Drivers of virtqueues (virtio 1.3, 2.7 split and 2.8 packed). Correct behaviour is available as `add`, `publish` and
+//! `take_used`. Wrong behaviour is possible with raw access to every descriptor, index and flag.
 //!
 //! `add` writes chains into the ring, still hidden from the device. `publish` makes all added chains visible in one
 //! step, and returns whether the device requested a kick.
@@ -104,7 +104,7 @@ pub struct RingAddresses {
     pub device: u64,
 }
 
-/// The driver's side of a split or packed virtqueue.
+/// The driver of a split or packed virtqueue.
 #[derive(Debug)]
 pub enum Virtqueue {
     /// The driver of a split ring.

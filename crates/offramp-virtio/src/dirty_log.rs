@@ -18,10 +18,10 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// Maps a log of `len` bytes at `offset` of its file.
+    /// Maps a log of `len` bytes at `offset` of `file`.
     ///
     /// # Errors
-    /// Returns an error if the log is empty, wraps around, lies past its file's end, or cannot be mapped.
+    /// Returns an error if the log is empty, wraps around, lies past the end of `file`, or cannot be mapped.
     pub fn map(file: &File, offset: u64, len: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         Ok(Self { mapping: Mapping::new(file, offset, len, MapFlags::empty(), alarm)?, len: len as usize })
     }

@@ -74,7 +74,7 @@ impl Region {
     /// Maps `len` bytes at `offset` of a file, for `queues` rings of up to `entries` descriptors.
     ///
     /// # Errors
-    /// Returns an error if the region is too small or not aligned, lies past its file's end, or cannot be mapped.
+    /// Returns an error if the region is too small or not aligned, lies past the end of the file, or cannot be mapped.
     pub fn map(
         file: &File,
         offset: u64,

@@ -19,8 +19,8 @@ pub const REGIONS_MAX: usize = 32;
 pub struct Extent {
     /// Guest-physical address of the region, as in descriptors.
     pub guest: u64,
-    /// Address of the region in the transport's address space for rings. For vhost-user, this is the frontend's virtual
-    /// address. Equals `guest` if rings use guest-physical addresses.
+    /// Address of the region in the transport's address space for rings. For vhost-user, this address is the frontend's
+    /// virtual address. Equals `guest` if rings use guest-physical addresses.
     pub user: u64,
     /// Length of the region in bytes.
     pub len: u64,
@@ -86,7 +86,7 @@ struct Slot {
 
 impl GuestMemory {
     /// Maps a whole memory table with a total length of at most `bytes_max` bytes. `alarm` is signalled on an access to
-    /// memory removed from its file.
+    /// memory that was removed from the mapped file.
     ///
     /// # Errors
     /// Returns an error if a region is out of range, overlaps another region, exceeds a limit, lies past its file's
@@ -199,8 +199,8 @@ impl GuestMemory {
         )
     }
 
-    /// Returns the number of bytes from a guest-physical address to the end of its region, for buffers that cross the
-    /// border of two regions.
+    /// Returns the number of bytes from a guest-physical address to the end of the region that contains the address,
+    /// for buffers that cross the border of two regions.
     pub(crate) fn left_at_guest(&self, guest: u64) -> Option<u64> {
         self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);

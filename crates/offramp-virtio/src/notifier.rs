@@ -107,7 +107,7 @@ impl Context {
             ..Request::default()
         };
         match self.submit(&mut request) {
-            // Completed requests still occupy all places of the context.
+            // Completed requests still occupy all request slots of the context.
             Err(Errno::EAGAIN) => {
                 self.clear_ended();
                 self.submit(&mut request)
@@ -209,7 +209,7 @@ impl Kick {
 
     /// Resets the counter of kicks.
     pub fn drain(&mut self) {
-        // Drop a descriptor that cannot be drained, because it would keep a thread awake forever.
+        // Drop a descriptor that cannot be drained, because the descriptor would keep a thread awake forever.
         self.0.take_if(|event| !event.drain());
     }
 }

@@ -1,4 +1,4 @@
-//! The device's side of a virtqueue, split (virtio 1.3, 2.7) or packed (2.8).
+//! The device's implementation of a virtqueue, split (virtio 1.3, 2.7) or packed (2.8).
 //!
 //! The crate `virtio-queue` is not suitable: it has no packed ring, and checks one descriptor at a time through generic
 //! guest memory. `virtio-queue` also publishes each chain as soon as the chain is used. The rings of this module fetch
@@ -235,7 +235,7 @@ impl Ring {
     /// Returns whether the driver now needs a notification for the last `unsignalled` published slots.
     ///
     /// For a deferred notification, pass the number of all slots published since the last decision. The driver might
-    /// have set `used_event` to any of these slots, and then sleeps until the notification.
+    /// have set `used_event` to any of these slots, and might sleep until the notification.
     pub fn needs_notification(&self, unsignalled: u32) -> bool {
         match self {
             Self::Split(ring) => ring.needs_notification(unsignalled),

@@ -1,10 +1,10 @@
-//! Handling of memory removed from its file.
+//! Handling of mapped memory that was removed from the mapped file.
 //!
-//! A monitor shares memory as files, and can make a file shorter than its mapping in this process. An access to a
-//! removed page raises `SIGBUS`. By default this signal ends the process, including the service of all other guests. A
-//! huge page that is missing from the pool at its first access has the same effect. This handler replaces the whole
-//! mapping by zero pages and signals the device's alarm, so that the device's owner can drop the guest. Every other
-//! `SIGBUS` is passed to the previous action.
+//! A monitor shares memory as files, and can make a file shorter than the mapping of the file in this process. An
+//! access to a removed page raises `SIGBUS`. By default, `SIGBUS` ends the process, including the service of all other
+//! guests. A huge page that is missing from the pool at the first access to the page has the same effect. This handler
+//! replaces the whole mapping by zero pages and signals the device's alarm, so that the device's owner can drop the
+//! guest. Every other `SIGBUS` is passed to the previous action.
 //!
 //! The handler can interrupt any code. So the handler uses only atomics, `mmap`, `write` and `sigaction`, and neither
 //! locks nor allocates.
@@ -105,7 +105,7 @@ fn install() -> io::Result<()> {
     EMPTY.store(memfd_create(c"offramp-lost", MFdFlags::MFD_CLOEXEC)?.into_raw_fd(), Ordering::Relaxed);
     // SAFETY: the value 0 is valid for all fields of the structure.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: the call only queries the action, and writes it to a local structure.
+    // SAFETY: the call only queries the action, and writes the action to a local structure.
     Errno::result(unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) })?;
     // Set `BEFORE` before the handler is installed, because the handler reads `BEFORE`.
     let _ = BEFORE.set(before);

@@ -103,12 +103,12 @@ pub enum CompleteError {
     },
 }
 
-/// Completes a checksum: computes the checksum over `frame[partial.start..end]` and writes it to the field. The range
-/// includes the field, which holds the pseudo-header's sum.
+/// Completes a checksum: computes the checksum over `frame[partial.start..end]` and writes the checksum to the checksum
+/// field. The range includes the field, which holds the pseudo-header's sum.
 ///
-/// Uses the start and the offset from `partial`, even an odd start or a start inside a tunnel. The function
-/// reads no header. A result of 0 is written as 0xffff, the same number in one's complement. UDP requires 0xffff in
-/// place of 0 (RFC 768: 0 means "none"), TCP permits it, and Linux writes it for TCP and UDP.
+/// Uses the start and the offset from `partial`, even an odd start or a start inside a tunnel. The function reads no
+/// header. A result of 0 is written as 0xffff, the same number in one's complement. UDP requires 0xffff in place of 0
+/// (RFC 768: 0 means "none"), TCP permits 0xffff, and Linux writes 0xffff for TCP and UDP.
 ///
 /// # Errors
 /// Returns an error if `start` or the field lies outside `frame[..end]`, or `end` lies outside the frame. After an

@@ -138,7 +138,7 @@ impl Kernel {
         unsafe { (self.sum)(bytes) }
     }
 
-    /// Copies `src` to the front of `dst` and computes its sum.
+    /// Copies `src` to the front of `dst` and computes the sum of `src`.
     ///
     /// # Panics
     /// Panics if `dst` is shorter than `src`.
@@ -149,7 +149,7 @@ impl Kernel {
         unsafe { self.copy_and_sum_to(src, dst.as_mut_ptr()) }
     }
 
-    /// Copies `src` to `dst` and computes its sum. `dst` is not read.
+    /// Copies `src` to `dst` and computes the sum of `src`. `dst` is not read.
     ///
     /// # Safety
     /// `dst` must be valid for writes of `src.len()` bytes, none of them in `src`.
@@ -182,7 +182,7 @@ impl Kernel {
             return portable::sum_short(src);
         }
         src.chunks(CHUNK_LEN_MAX).enumerate().fold(0, |total, (n, from)| {
-            // SAFETY: the caller vouches for `dst`, and the chunk lies inside it.
+            // SAFETY: the caller vouches for `dst`, and the chunk lies inside `dst`.
             portable::add(total, unsafe { self.copy_and_sum_to(from, dst.add(n * CHUNK_LEN_MAX)) })
         })
     }

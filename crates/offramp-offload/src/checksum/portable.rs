@@ -39,7 +39,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     add(add(even, odd), sum_short(rest))
 }
 
-/// Copies a short message and computes its sum, word by word.
+/// Copies a short message and computes the message's sum, word by word.
 ///
 /// # Panics
 /// Panics if `dst` is shorter than `src`.
@@ -65,13 +65,13 @@ pub(super) fn copy_and_sum_short(src: &[u8], dst: &mut [u8]) -> u64 {
     add(total, sum_words(rest, src))
 }
 
-/// Copies a long message and computes its sum, block by block.
+/// Copies a long message and computes the message's sum, block by block.
 ///
 /// # Safety
 /// `dst` must be valid for writes of `src.len()` bytes, none of them in `src`.
 pub(super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
     src.chunks(COPY_BLOCK_LEN).enumerate().fold(0, |total, (n, from)| {
-        // SAFETY: the caller vouches for `dst`, and the block lies inside it.
+        // SAFETY: the caller vouches for `dst`, and the block lies inside `dst`.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), dst.add(n * COPY_BLOCK_LEN), from.len()) };
         add(total, sum(from))
     })

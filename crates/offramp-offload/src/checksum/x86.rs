@@ -25,7 +25,7 @@ const YMM: usize = 32;
 const XMM: usize = 16;
 /// Number of independent accumulators: four cycles of latency at one vector per cycle.
 const UNROLL: usize = 4;
-/// Decrease of each word by the flip of its top bit.
+/// Number by which a flip of the top bit decreases a word.
 const BIAS_PER_WORD: u32 = 1 << 15;
 
 /// Returns the total decrease for `bytes` bytes by the flips, modulo 2³².
@@ -183,7 +183,7 @@ macro_rules! avx512_kernel {
                     Self { bytes, sources, mask }
                 }
 
-                /// Returns the vector with `words` inserted at their places.
+                /// Returns the vector with `words` inserted at the offsets of `words`.
                 #[inline]
                 #[target_feature(enable = $features)]
                 fn with(&self, words: HeadWords) -> __m512i {
@@ -192,8 +192,8 @@ macro_rules! avx512_kernel {
                 }
             }
 
-            /// Copies `src` to `to` and computes its sum. Stores whole cache lines, except in the first and the last
-            /// vector, which overlap neighbouring lines.
+            /// Copies `src` to `to` and computes the sum of `src`. Stores whole cache lines, except in the first and
+            /// the last vector, which overlap neighbouring lines.
             ///
             /// # Safety
             /// The processor has the features, the length of the message lies in `kernel::LENS`, and `src.len()` bytes
@@ -237,7 +237,7 @@ macro_rules! avx512_kernel {
                 total + u64::from(u16::from_ne_bytes([src[len - 1], 0]))
             }
 
-            /// Copies one vector and returns it.
+            /// Copies one vector and returns the vector.
             ///
             /// # Safety
             /// The processor has the features. `ZMM` bytes are readable at `from`, and writable at `to`.
@@ -248,7 +248,7 @@ macro_rules! avx512_kernel {
                 let vector = unsafe { _mm512_loadu_si512(from.cast()) };
                 // SAFETY: the caller vouches for ZMM writable bytes.
                 unsafe { _mm512_storeu_si512(to.cast(), vector) };
-                compiler_fence(Ordering::SeqCst); // Otherwise the loop becomes a memcpy and a second pass.
+                compiler_fence(Ordering::SeqCst); // Without this fence, the loop becomes a memcpy and a second pass.
                 vector
             }
         }
@@ -307,7 +307,7 @@ pub(super) mod avx2 {
         portable::add(total(acc, bytes.len() - tail.len()), portable::sum_short(tail))
     }
 
-    /// Copies `src` to `dst` and computes its sum.
+    /// Copies `src` to `dst` and computes the sum of `src`.
     ///
     /// # Safety
     /// The conditions of [`sum`] apply. At `dst`, `src.len()` bytes are writable, none of them in `src`.
@@ -318,23 +318,23 @@ pub(super) mod avx2 {
         let mut to = dst;
         for block in blocks {
             for (acc, from) in acc.iter_mut().zip(block.as_chunks::<YMM>().0) {
-                // SAFETY: the caller vouches for `dst`, and the vector lies inside it.
+                // SAFETY: the caller vouches for `dst`, and the vector lies inside `dst`.
                 *acc = accumulate(*acc, unsafe { copy(from, to) });
                 to = to.wrapping_add(YMM);
             }
         }
         let (vectors, tail) = rest.as_chunks::<YMM>();
         for from in vectors {
-            // SAFETY: the caller vouches for `dst`, and the vector lies inside it.
+            // SAFETY: the caller vouches for `dst`, and the vector lies inside `dst`.
             acc[0] = accumulate(acc[0], unsafe { copy(from, to) });
             to = to.wrapping_add(YMM);
         }
-        // SAFETY: the caller vouches for `dst`, and the bytes after the last whole vector lie inside it.
+        // SAFETY: the caller vouches for `dst`, and the bytes after the last whole vector lie inside `dst`.
         unsafe { ptr::copy_nonoverlapping(tail.as_ptr(), to, tail.len()) };
         portable::add(total(acc, src.len() - tail.len()), portable::sum_short(tail))
     }
 
-    /// Copies one vector and returns it.
+    /// Copies one vector and returns the vector.
     ///
     /// # Safety
     /// The processor has AVX2, and `YMM` bytes are writable at `to`.
@@ -345,7 +345,7 @@ pub(super) mod avx2 {
         let vector = unsafe { _mm256_loadu_si256(from.as_ptr().cast()) };
         // SAFETY: the caller vouches for YMM writable bytes.
         unsafe { _mm256_storeu_si256(to.cast(), vector) };
-        compiler_fence(Ordering::SeqCst); // Otherwise the loop becomes a memcpy and a second pass.
+        compiler_fence(Ordering::SeqCst); // Without this fence, the loop becomes a memcpy and a second pass.
         vector
     }
 }

@@ -191,7 +191,7 @@ impl Flow {
                 return Outcome::Bad; // The copied bytes lie past the aggregate's end.
             }
         }
-        self.segments += 1; // After a branch, so the next frame does not wait for this checksum.
+        self.segments += 1; // This store follows a branch, so the next frame does not wait for this checksum.
         coalesced
     }
 

@@ -123,7 +123,7 @@ struct Masked {
 }
 
 impl Masked {
-    /// Adds the differing bits within the mask to `difference`.
+    /// Sets in `difference` the bits of the mask in which `bytes` differs from the expected bytes.
     #[inline]
     fn differ(&self, bytes: &[u8; BLOCK_LEN], difference: &mut Block) {
         // Load the whole block, because otherwise the alignment is lost.
@@ -167,7 +167,7 @@ impl Template {
     }
 
     /// Returns the frame's headers if the headers equal the template's headers within the mask. Equal bytes are parsed
-    /// equally, so the frame's layout then differs from the first frame's layout only in the packet length.
+    /// equally, so the layout of such a frame differs from the first frame's layout only in the packet length.
     #[inline]
     pub(super) fn match_headers<'a>(&self, frame: &'a [u8], layout: &FrameLayout) -> Option<&'a [u8]> {
         let headers = frame.get(..self.len)?;

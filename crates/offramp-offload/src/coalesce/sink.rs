@@ -14,8 +14,8 @@ pub enum Appended {
     NoRoom,
 }
 
-/// The receiver of the frames from a [`Coalescer`](super::Coalescer). A closure can be a receiver, but lends no memory,
-/// so aggregates then use the coalescer's memory.
+/// The receiver of the frames from a [`Coalescer`](super::Coalescer). A closure can be a receiver, but lends no memory.
+/// With a closure, aggregates use the coalescer's memory.
 ///
 /// A receiver can lend its own memory, so that the payload is copied only once:
 ///
@@ -25,7 +25,7 @@ pub enum Appended {
 /// commit(slot, meta, head, len)        the headers, repaired, go in front; only now may the receiver see the frame
 /// ```
 pub trait Sink {
-    /// Receives a frame in the coalescer's memory, or the frame passed to `push`.
+    /// Receives a complete frame in the coalescer's memory, or the frame passed to `push`.
     fn deliver(&mut self, meta: &RxMeta, frame: &[u8]);
 
     /// Begins frame `slot` (below [`CoalesceConfig::flows_max`](super::CoalesceConfig::flows_max)) in the receiver's
@@ -42,7 +42,8 @@ pub trait Sink {
         Appended::NoRoom
     }
 
-    /// Ends frame `slot` and writes `head` to its front. `len` is the frame's length in bytes, headers included.
+    /// Ends frame `slot` and writes `head` to the frame's front. `len` is the frame's length in bytes, headers
+    /// included.
     fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) {
         let _ = (slot, meta, head, len);
     }

@@ -160,7 +160,7 @@ impl Spent {
     }
 
     /// Counts a packet and returns true if the packet cannot reach a limit. Returns false if the packet can reach a
-    /// limit, and the caller must then call [`Spent::spend`].
+    /// limit, and in that case the caller must call [`Spent::spend`].
     #[inline]
     pub(super) fn spend_quietly(&mut self, packet_len: usize) -> bool {
         debug_assert!(packet_len <= PACKET_LEN_MAX);

@@ -1,4 +1,4 @@
-//! The receiving side: turns an ESP packet into a clear frame (RFC 4303 3.4).
+//! Inbound processing: turns an ESP packet into a clear frame (RFC 4303 3.4).
 
 use super::cipher::{Parts, Protection};
 use super::config::SaConfig;
@@ -141,7 +141,7 @@ impl Opener {
         }
     }
 
-    /// Verifies the packet and decrypts it in place. `sequence` is the result of [`ReplayWindow::check`].
+    /// Verifies the packet and decrypts the payload in place. `sequence` is the result of [`ReplayWindow::check`].
     ///
     /// # Errors
     /// Returns [`Refused::UnknownSpi`], [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged.

@@ -1,4 +1,4 @@
-//! The sending side: turns a clear frame into an ESP packet (RFC 4303 3.3).
+//! Outbound processing: turns a clear frame into an ESP packet (RFC 4303 3.3).
 
 use super::cipher::{Parts, Protection};
 use super::config::SaConfig;
@@ -355,7 +355,7 @@ impl OutboundSa {
         Ok(Sealed { start: 0, end: shape.end, sequence, event })
     }
 
-    /// Seals the segments of `heads`, each from its place in the super-frame to the front of its slot of `stride`
+    /// Seals the segments of `heads`, each from its position in the super-frame to the front of one slot of `stride`
     /// bytes. Returns the number of sealed segments, and the last lifetime limit that one of these segments reached.
     /// After the last segment, `frame` must have room for a trailer.
     ///
@@ -547,8 +547,8 @@ struct Segments<'a> {
     protocol: u8,
 }
 
-/// Returns the bytes before the ESP header of segments with the sealed end `end`, and the sum of their IPv4 header
-/// without ID.
+/// Returns the bytes before the ESP header of segments with the sealed end `end`, and the sum of the segments' IPv4
+/// header without ID.
 fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
     heads: &Heads,
     end: usize,

@@ -82,7 +82,7 @@ impl SaTable {
         &self.refused
     }
 
-    /// Counts a packet that was refused before the look-up of its association, such as a fragment in
+    /// Counts a packet that was refused before the look-up of the packet's association, such as a fragment in
     /// [`super::Arrival::of`].
     pub fn count(&mut self, reason: Refused) {
         self.refused.count(reason);

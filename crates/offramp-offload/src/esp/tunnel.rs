@@ -286,7 +286,7 @@ pub(super) fn set_len_and_protocol(frame: &mut [u8], layout: &FrameLayout, packe
         frame[layout.protocol_at] = protocol;
         return;
     }
-    // Check the length once here: indexing an array then needs no further checks.
+    // Check the length once here, because indexing an array of known length needs no further checks.
     let Some(header) = frame[at..].first_chunk_mut::<IPV4_HEADER_LEN>() else { return };
     Ipv4Words::of(header, packet_len, protocol).write(header);
 }
@@ -309,7 +309,7 @@ impl Ipv4Words {
             (word(IPV4_TOTAL_LEN_OFFSET), word(IPV4_TTL_OFFSET), word(IPV4_CHECKSUM_OFFSET));
         let len = (packet_len as u16).swap_bytes();
         let hops = old_hops & 0xff | u32::from(protocol) << u8::BITS;
-        // An inverted word is its distance from 0xffff.
+        // An inverted word equals 0xffff minus the word.
         let sum = 3 * 0xffff + u32::from(len) + hops - field - old_len - old_hops;
         // The upper half of x + rotated x is upper half + lower half + the carry between the halves.
         let sum = sum.wrapping_add(sum.rotate_left(u16::BITS)) >> u16::BITS;

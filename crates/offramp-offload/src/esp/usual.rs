@@ -24,8 +24,8 @@ pub(super) const PLACES_OF_USUAL: [[usize; 3]; 4] = [
     [TAGGED, TAGGED_IPV6, TAGGED_IPV6 + COMMON_FRONT_LEN],
 ];
 
-/// Calls the method specialized for the given kind of headers. The compiler then knows the offsets of the IP header, of
-/// the bytes after it, and of the encrypted part.
+/// Calls the method specialized for the given kind of headers. In this method, the compiler knows the offsets of IP
+/// header, transport header or ESP header, and encrypted part.
 macro_rules! of_usual {
     ($kind:literal, $this:ident.$method:ident($($argument:expr),*)) => {
         $this.$method::<

@@ -170,7 +170,7 @@ impl Frontend {
         regions.iter().try_for_each(|region| self.add_mem_reg(MemRegion::new(region), region.fd()))
     }
 
-    /// Sends the requests for a ring that precede its addresses.
+    /// Sends the requests that precede `SET_VRING_ADDR` for a ring.
     fn prepare_vring(&self, dialect: Dialect, vring: &Vring<'_>) -> Result<(), PeerError> {
         self.set_vring_call(vring.index, Some(vring.call))?;
         match dialect {

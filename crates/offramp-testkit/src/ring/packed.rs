@@ -1,4 +1,4 @@
-//! The driver's side of a packed virtqueue (virtio 1.3, 2.8).
+//! The driver of a packed virtqueue (virtio 1.3, 2.8).
 
 use std::collections::VecDeque;
 
@@ -211,7 +211,7 @@ impl PackedDriver {
         self.seen.len()
     }
 
-    /// Reads used descriptors from the next one on, up to the first descriptor that is not used.
+    /// Reads used descriptors from the next used position on, up to the first descriptor that is not used.
     fn look(&mut self) {
         while self.in_flight.len > 0 && self.is_used() {
             let descriptor = self.read_descriptor(self.next_used.slot);
@@ -243,7 +243,7 @@ impl PackedDriver {
         } else {
             self.write_driver_event(0, EVENT_ENABLE);
         }
-        self.memory.fence(); // The device must see the request before the last scan.
+        self.memory.fence(); // The device must see the request before the driver scans the ring.
         !self.seen.is_empty() || (self.in_flight.len > 0 && self.is_used())
     }
 

@@ -1,4 +1,4 @@
-//! The driver's side of a split virtqueue (virtio 1.3, 2.7).
+//! The driver of a split virtqueue (virtio 1.3, 2.7).
 
 use std::collections::VecDeque;
 
@@ -174,7 +174,7 @@ impl SplitDriver {
         self.seen.len()
     }
 
-    /// Reads the used index once, and every entry before it.
+    /// Reads the used index once, and every entry before the used index.
     fn look(&mut self) {
         let used_idx = self.used_idx();
         while self.seen_used != used_idx {
@@ -200,7 +200,7 @@ impl SplitDriver {
         } else {
             self.set_avail_flags(0);
         }
-        self.memory.fence(); // The device must see the request before the last scan.
+        self.memory.fence(); // The device must see the request before the driver scans the ring.
         !self.seen.is_empty() || self.used_idx() != self.seen_used
     }
 
@@ -287,8 +287,8 @@ impl SplitDriver {
     }
 
     /// Adds the chain at descriptor `head`, which the test writes before or after this call. `head` can be any number,
-    /// even one without a descriptor. The device sees the chain after [`SplitDriver::publish`]. When the device uses
-    /// the chain, [`SplitDriver::take_used`] returns the chain like any other chain.
+    /// even a number without a descriptor. The device sees the chain after [`SplitDriver::publish`]. When the device
+    /// uses the chain, [`SplitDriver::take_used`] returns the chain like any other chain.
     pub fn add_raw(&mut self, head: u16) {
         if head < self.size {
             self.in_flight.insert(head, Chain { descriptors: 0, writable_len: UNKNOWN_LEN });

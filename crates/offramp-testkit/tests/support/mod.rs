@@ -120,7 +120,7 @@ impl Chain {
     }
 }
 
-/// The device's side of a ring.
+/// The device's state of a ring.
 pub struct Device {
     pub addresses: RingAddresses,
     pub size: u16,
@@ -208,7 +208,7 @@ impl Device {
         }
     }
 
-    /// Uses chains, and makes them visible in one step.
+    /// Uses chains, and makes the used chains visible in one step.
     pub fn push(&mut self, files: &Files, chains: &[(&Chain, u32)]) {
         if self.packed {
             self.push_packed(files, chains);
@@ -272,7 +272,8 @@ impl Device {
         }
     }
 
-    /// Returns true if the driver requested an interrupt for the entries used since `used` was `before`.
+    /// Returns true if the driver requested an interrupt for the entries used since the number `used` had the value
+    /// `before`.
     pub fn interrupt_wanted(&self, files: &Files, before: u64) -> bool {
         let driver = self.addresses.driver;
         let passed = |event: u64| (before..self.used).contains(&event);

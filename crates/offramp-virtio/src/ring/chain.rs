@@ -129,7 +129,7 @@ impl Batch {
         &self.buffers[chain.first as usize..][..chain.count as usize]
     }
 
-    /// Returns whether a fetch has reached its maximum number of buffers. `buffers` is the number of buffers at the
+    /// Returns whether a fetch has reached the maximum number of buffers. `buffers` is the number of buffers at the
     /// start of the fetch.
     #[inline]
     pub(super) fn is_full(&self, buffers: usize) -> bool {
@@ -137,7 +137,7 @@ impl Batch {
     }
 
     /// Adds a chain with a single buffer inside the window and with the flags `wanted`, like almost every chain.
-    /// Returns `false` for any other chain, which then takes the slow path.
+    /// Returns `false` for any other chain, which the slow path must add.
     #[inline]
     pub(super) fn push_single(
         &mut self,
@@ -187,7 +187,7 @@ impl Batch {
         self.next = self.next.saturating_sub(chains);
     }
 
-    /// Drops the taken chains. The waiting chains stay.
+    /// Drops the taken chains. The waiting chains stay in the batch.
     pub(super) fn make_room(&mut self) {
         if self.is_empty() {
             self.clear();

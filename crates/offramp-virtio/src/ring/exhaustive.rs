@@ -110,7 +110,7 @@ fn tables(size: u16) -> impl Iterator<Item = Vec<Option<u16>>> {
 fn every_table_of_up_to_four_split_descriptors_is_a_chain_a_loop_or_leads_out() {
     // A table of three must be indirect, because a ring's size is a power of two.
     let sizes = [(1, false), (2, false), (1, true), (2, true), (3, true), (4, false)];
-    // Skip the last size under Miri, because it would take many minutes.
+    // Skip the last size under Miri, because the test of this size would take many minutes.
     for (size, is_indirect) in sizes.into_iter().take(if cfg!(miri) { 5 } else { 6 }) {
         let memory = page();
         let ring_size = if is_indirect { 1 } else { size };
@@ -143,9 +143,9 @@ fn every_table_of_up_to_four_split_descriptors_is_a_chain_a_loop_or_leads_out() 
     }
 }
 
-/// Checks a chain of consecutive descriptors by its flags. In a split ring, each descriptor except the last continues
-/// the chain. An indirect table of a packed ring is a whole chain, and if the device reads its buffers, `WRITE` has no
-/// meaning in the table.
+/// Checks a chain of consecutive descriptors by the descriptors' flags. In a split ring, each descriptor except the
+/// last continues the chain. An indirect table of a packed ring is a whole chain, and if the device reads the table's
+/// buffers, `WRITE` has no meaning in the table.
 fn judge(flags: &[u16], is_packed: bool, direction: Direction) -> Result<usize, BadChain> {
     for (at, flags) in flags.iter().enumerate() {
         if flags & INDIRECT != 0 {
@@ -272,7 +272,7 @@ fn packed_descriptor(memory: &GuestMemory, at: Position, id: u16, flags: u16) {
     poke(memory, DESCRIPTOR_LEN * u64::from(at.index), descriptor);
 }
 
-/// Writes descriptors in the state in which all were returned to the driver in the laps before `at`.
+/// Writes descriptors in the state in which all descriptors were returned to the driver in the laps before `at`.
 fn used_up_to(memory: &GuestMemory, at: Position, size: u16) {
     for nth in 0..size {
         let slot = after(at, nth, size);
@@ -412,7 +412,7 @@ fn an_event_is_among_those_that_passed_for_every_distance_and_every_border() {
     let step = if cfg!(miri) { 4099 } else { 1 };
     for count in (0..=u16::MAX).step_by(step) {
         let about = |border: u16| (0..5).map(move |n| border.wrapping_add(n).wrapping_sub(2));
-        // The result does not depend on `old`, because all three values move together.
+        // The result does not depend on `old`, because `old`, `new` and `event` move together.
         for old in [0, 1, 0x7fff, 0x8000, 0xffff, count] {
             for distance in [0, count, 0x8000].into_iter().flat_map(about) {
                 let (event, new) = (old.wrapping_add(distance), old.wrapping_add(count));

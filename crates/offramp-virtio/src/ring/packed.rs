@@ -37,9 +37,9 @@ const BASE_NEW: u32 = 0x8000_8000;
 ///
 /// Frontends without wrap counters (User Mode Linux) send a base of 0 for a new ring. Other frontends send 0 for a ring
 /// that stopped at index 0 after an odd number of laps. The memory distinguishes the two cases. In the second case, the
-/// last chain was used with wrap counter 1, so its first descriptor has `USED`. The bit stays set when the driver makes
-/// the descriptor available again, with wrap counter 0. In the first case, the driver is in its first lap, and sets
-/// only `AVAIL`.
+/// last chain was used with wrap counter 1, so the chain's first descriptor has `USED`. The bit stays set when the
+/// driver makes the descriptor available again, with wrap counter 0. In the first case, the driver is in its first lap,
+/// and sets only `AVAIL`.
 ///
 /// # Safety
 /// `size` aligned descriptors are mapped at `descriptors`.
@@ -69,7 +69,7 @@ fn used_half(used: &Used, flags: u16) -> u64 {
     u64::from_le(len | id << 32 | flags << 48)
 }
 
-/// The device's side of a packed ring.
+/// A packed ring with the state of the device.
 #[derive(Debug)]
 pub(crate) struct Ring {
     size: u16,
@@ -246,7 +246,7 @@ impl Ring {
             let slots = self.fetch_chain(memory, batch, free, &mut fetched)?;
             at.advance(slots, size);
             free -= slots;
-            // A bad chain ends the batch, because its walk might have been long.
+            // A bad chain ends the batch, because following the bad chain might have taken long.
             if fetched.bad > 0 || batch.is_full(buffers) {
                 break;
             }
@@ -255,7 +255,7 @@ impl Ring {
         Ok(fetched)
     }
 
-    /// Fetches a chain of any shape, even a bad one, of at most `free` slots. Returns the chain's number of slots.
+    /// Fetches a chain of any shape, even a bad chain, of at most `free` slots. Returns the chain's number of slots.
     #[inline(never)]
     fn fetch_chain(
         &self,

@@ -38,7 +38,7 @@ pub(super) struct Descriptor {
 
 const _: () = assert!(size_of::<Descriptor>() as u64 == DESCRIPTOR_LEN);
 
-/// The device's side of a split ring.
+/// A split ring with the state of the device.
 #[derive(Debug)]
 pub(crate) struct Ring {
     size: u16,
@@ -92,8 +92,8 @@ impl Ring {
     #[inline]
     fn word(&self, ring: NonNull<u16>, at: usize) -> &AtomicU16 {
         debug_assert!(at < 3 + 4 * usize::from(self.size));
-        // SAFETY: the available and used rings were checked to lie in guest memory with their event word, aligned to 2.
-        // Atomics can be shared with another process.
+        // SAFETY: the available and used rings were checked to lie in guest memory including the event word, aligned to
+        // 2. Atomics can be shared with another process.
         unsafe { AtomicU16::from_ptr(ring.add(at).as_ptr()) }
     }
 
@@ -140,11 +140,11 @@ impl Ring {
                 }
                 Err(reason) => {
                     batch.truncate(first);
-                    // The bad chain must not overtake unused chains fetched before it.
+                    // The bad chain must not overtake unused chains fetched before the bad chain.
                     batch.chains.push(Chain { id: head, slots: 1, first: first as u32, count: 0, len: 0 });
                     fetched.bad += 1;
                     fetched.reason = Some(reason);
-                    // A bad chain ends the batch, because its walk might have been long.
+                    // A bad chain ends the batch, because following the bad chain might have taken long.
                     break;
                 }
             }

@@ -29,8 +29,8 @@ fn copied(bytes: usize) {
 }
 
 impl Vring {
-    /// Copies a transmitted frame, and the `header_len` bytes of header before it, into private memory. Returns the
-    /// frame's length. Returns `None` if the chain contains no frame, or a frame longer than `frame`.
+    /// Copies a transmitted frame, and the `header_len` bytes of header before the frame, into private memory. Returns
+    /// the frame's length. Returns `None` if the chain contains no frame, or a frame longer than `frame`.
     #[inline]
     pub fn read_frame(
         &self,
@@ -120,10 +120,9 @@ impl Buffer {
         let len = out.len().min(self.len().saturating_sub(offset));
         // Security depends on reading these bytes only once. All later checks, parses and changes use the private copy,
         // so a guest that writes at the same time changes no checked byte. Never read a byte of the buffer before or
-        // after this copy.
-        // SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an offset past its end copies nothing),
-        // and `out` is private. If the guest writes during the copy, the copy contains a mix of old and new bytes, and
-        // only the copy is read afterwards.
+        // after this copy. SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an offset past the
+        // buffer's end copies nothing), and `out` is private. If the guest writes during the copy, the copy contains a
+        // mix of old and new bytes, and only the copy is read afterwards.
         unsafe { copy_shared(self.host.as_ptr().wrapping_add(offset), out.as_mut_ptr(), len) };
     }
 

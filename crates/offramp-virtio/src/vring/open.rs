@@ -4,8 +4,8 @@
 //! so this module must not be used with `IN_ORDER` (virtio 1.3, 2.7.9).
 //!
 //! No chain is published while a frame is open. If this device is killed, the next device treats all chains before the
-//! first unused chain as used. A split ring stores this position in the used index, and a packed ring in the inflight
-//! region.
+//! first unused chain as used. A split ring stores the position of the first unused chain in the used index, and a
+//! packed ring in the inflight region.
 
 use super::Vring;
 use crate::dirty_log::DirtyLog;

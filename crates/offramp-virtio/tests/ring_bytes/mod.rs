@@ -208,7 +208,7 @@ fn fill(vring: &mut Vring, frame: &[u8]) {
     publish(vring);
 }
 
-/// Writes a frame in two pieces. Reverts one append and repeats it.
+/// Writes a frame in two pieces. Reverts one append and repeats the append.
 fn fill_in_pieces(vring: &mut Vring, frame: &[u8]) {
     const SLOT: usize = 1;
     fetch(vring);
@@ -216,7 +216,7 @@ fn fill_in_pieces(vring: &mut Vring, frame: &[u8]) {
     vring.open_frame(SLOT, HEADER_LEN);
     let (first, second) = frame.split_at(frame.len() / 2);
     let copy = |from: &[u8], to: *mut u8| {
-        // SAFETY: `append` guarantees as many writable bytes of guest memory, without any reference to them.
+        // SAFETY: `append` guarantees as many writable bytes of guest memory, without any reference to these bytes.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     };
     for (piece, is_taken_back) in [(first, false), (second, true), (second, false)] {
