@@ -93,7 +93,7 @@ const DHCP_CLIENT_PORT: [u8; 2] = 68_u16.to_be_bytes();
 /// The mark on a frame with correct checksums, for the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxCsum {
-    /// [`ChecksumState::Good`]: the frame keeps its bytes. Guests support this mark.
+    /// [`ChecksumState::Good`]: the bytes of the frame are unchanged. Guests support this mark.
     #[default]
     DataValid,
     /// [`ChecksumState::Partial`]: the checksum field receives the pseudo-header's sum. A Linux TAP supports only this
@@ -168,10 +168,10 @@ impl Coalescer {
     /// * `hash` is copied to the metadata of the delivered frame. An aggregate has the hash of its first frame.
     ///
     /// With [`Offloads::RX_CHECKSUM`], a frame delivered alone carries the verdict of [`Frame::verify`], marked as in
-    /// [`CoalesceConfig::rx_csum`]. Without this offload, such frames are not verified. A frame delivered alone keeps
-    /// its padding, unless the frame is marked with a partial checksum. A frame with a trailer is not marked with a
-    /// partial checksum. The only frame of an aggregate is delivered without padding. The field `queue` of the metadata
-    /// is 0, and the caller sets `queue`.
+    /// [`CoalesceConfig::rx_csum`]. Without this offload, frames delivered alone are not verified. A frame delivered
+    /// alone keeps its padding, unless the frame is marked with a partial checksum. A frame with a trailer is not
+    /// marked with a partial checksum. An aggregate of a single frame is delivered without padding. The field `queue`
+    /// of the metadata is 0, and the caller sets `queue`.
     ///
     /// After the call, the bytes of `frame` are the same as before. A partial checksum is written only while `out`
     /// reads the frame.

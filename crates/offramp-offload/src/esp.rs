@@ -10,7 +10,7 @@
 //!
 //! The payload stays in place: [`OutboundSa::seal_in_place`] moves the headers towards lower addresses, and
 //! [`InboundSa::open`] moves the headers back. [`OutboundSa::seal`] copies into another buffer. [`SealedSegments`]
-//! segments a super-frame first.
+//! segments a super-frame and seals each segment.
 //!
 //! | feature | source |
 //! |---|---|

@@ -32,7 +32,8 @@ impl Parsed {
         layout: FrameLayout::NOTHING,
     };
 
-    /// Parses the frame. A super-frame's IP length is a template, so the packet ends at the end of `bytes`.
+    /// Parses the frame. The IP length field of a super-frame can have any value, so the packet ends at the end of
+    /// `bytes`.
     #[inline]
     fn parse(&mut self, bytes: &[u8], request: TxMeta) {
         count::parsed();
@@ -127,9 +128,9 @@ impl<'a> Frame<'a> {
     /// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if present) and of TCP or UDP are correct.
     /// * [`ChecksumState::Bad`]: one of these checksums is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200
     ///   8.1).
-    /// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all could be verified. Either the frame is
-    ///   malformed, or carries no IP, neither TCP nor UDP, or only a fragment. Or the UDP checksum over IPv4 is 0 (RFC
-    ///   768: the sender computed no checksum).
+    /// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all checksums could be verified. Either the
+    ///   frame is malformed, or carries no IP, neither TCP nor UDP, or only a fragment. Or the UDP checksum over IPv4
+    ///   is 0 (RFC 768: the sender computed no checksum).
     pub fn verify(&self) -> ChecksumState {
         self.parts().map_or(ChecksumState::Unknown, |(bytes, layout)| checksum::verify(bytes, layout))
     }
@@ -202,7 +203,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Returns the frame without padding and with another request. A frame without layout keeps all bytes.
+    /// Returns the frame without padding, and with `request` in place of the current request. A frame without layout
+    /// keeps all bytes.
     pub fn requesting(&mut self, request: TxMeta) -> Frame<'_> {
         let end = self.layout().map_or(self.bytes.len(), |layout| layout.packet_end);
         Frame { bytes: &mut self.bytes[..end], parsed: Parsed { request, ..self.parsed } }

@@ -114,13 +114,14 @@ pub enum Transport {
 /// The source of the packet's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LengthFrom {
-    /// The IP header, for a frame from the wire that can be padded. UDP's length field must agree.
+    /// The length field of the IP header, for a frame from the wire that can be padded. UDP's length field must agree.
     Ip,
-    /// The IP header, regardless of UDP's length field, because options can follow a datagram (RFC 9868).
+    /// The length field of the IP header, regardless of UDP's length field, because options can follow a datagram (RFC
+    /// 9868).
     IpAlone,
-    /// The buffer, for a super-frame. A super-frame's IP length is a template, and the host need not fill it in (NDIS
-    /// `LSOv2` writes 0; Linux ignores the value). IPv4's fragment bits are also a template and do not hide the
-    /// transport header: Linux copies these bits to every segment.
+    /// The length of the buffer, for a super-frame. A segmenter replaces the IP length of a super-frame, so the host
+    /// need not fill in this field (NDIS `LSOv2` writes 0; Linux ignores the value). IPv4's fragment bits of a
+    /// super-frame do not hide the transport header, because Linux copies these bits to every segment.
     Frame,
 }
 

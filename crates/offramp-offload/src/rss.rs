@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(hash(&malformed), (0x323e_8fc2, HashTypes::IPV4));
         malformed[14] = 0x65;
         assert_eq!(hash(&malformed), (0, HashTypes::empty()));
-        // The IP length of a super-frame is a template.
+        // The IP length field of a super-frame can have any value.
         let mut long = ipv4_frame(6, 0);
         long[16..18].copy_from_slice(&[0, 0]);
         assert_eq!(Toeplitz::default().hash_of_types(&long, true, HashTypes::TCPV4), (0x51cc_c178, HashTypes::TCPV4));

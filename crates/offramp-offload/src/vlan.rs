@@ -10,7 +10,8 @@ pub const CUSTOMER_TAG: [u8; 2] = [0x81, 0x00];
 pub const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
 /// Protocol identifier commonly used for service tags before 802.1ad.
 const OLD_SERVICE_TAG: [u8; 2] = [0x91, 0x00];
-/// Mask for the VLAN identifier in the tag control information (IEEE 802.1Q 9.6). The other bits are the priority.
+/// Mask for the VLAN identifier in the tag control information (IEEE 802.1Q 9.6). The other bits are the priority and
+/// the drop eligible indicator.
 pub const VID_MASK: u16 = 0x0fff;
 
 /// Returns true for an EtherType that begins a VLAN tag.

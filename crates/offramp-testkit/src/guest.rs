@@ -167,8 +167,8 @@ impl Guest {
         self.restore(memory, path, bases, None)
     }
 
-    /// Does the same as [`Guest::move_to`], but first sends a state ([`Frontend::save_state`]) to the backend, before
-    /// the rings.
+    /// Does the same as [`Guest::move_to`], but sends a state ([`Frontend::save_state`]) to the backend before the
+    /// rings start.
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.

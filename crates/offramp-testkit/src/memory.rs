@@ -51,7 +51,7 @@ pub struct Region {
     reserved_len: NonZeroUsize,
     base: NonNull<u8>,
     next_free: AtomicU64,
-    /// Pages written by the guest since the last query.
+    /// Pages written by the guest since the last call of `take_written`.
     written: Vec<AtomicBool>,
 }
 

@@ -18,9 +18,11 @@ pub const DESC_NEXT: u16 = 1;
 pub const DESC_WRITE: u16 = 2;
 /// Descriptor flag: the buffer is a table of descriptors (virtio 1.3, 2.7.5.3 and 2.8.7).
 pub const DESC_INDIRECT: u16 = 4;
-/// Descriptor flag of a packed ring: with [`DESC_USED`], the owner of the descriptor (virtio 1.3, 2.8.1).
+/// Descriptor flag of a packed ring: together with [`DESC_USED`], indicates the owner of the descriptor (virtio 1.3,
+/// 2.8.1).
 pub const DESC_AVAIL: u16 = 1 << 7;
-/// Descriptor flag of a packed ring: with [`DESC_AVAIL`], the owner of the descriptor (virtio 1.3, 2.8.1).
+/// Descriptor flag of a packed ring: together with [`DESC_AVAIL`], indicates the owner of the descriptor (virtio 1.3,
+/// 2.8.1).
 pub const DESC_USED: u16 = 1 << 15;
 
 /// Value of `flags` in a split ring's available ring: no interrupts (virtio 1.3, 2.7.6).
@@ -87,7 +89,7 @@ pub struct Used {
 /// The negotiated options of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingOptions {
-    /// True with `EVENT_IDX`: kicks and interrupts are requested by position.
+    /// True with `EVENT_IDX`: kicks and interrupts are requested by ring position.
     pub event_idx: bool,
     /// True with `IN_ORDER`: the device can report only the last chain of a batch.
     pub in_order: bool,
@@ -268,7 +270,7 @@ struct Chain {
     writable_len: u32,
 }
 
-/// Number of writable bytes for a chain made by the test. The test kit does not parse such a chain.
+/// Value of `writable_len` for a chain made by the test. The test kit does not parse such a chain.
 const UNKNOWN_LEN: u32 = u32::MAX;
 
 /// The chains in flight of a split or packed ring, checked against the device's reports.

@@ -1,4 +1,4 @@
-//! The kernels for the sum of long messages. One kernel is selected once, at run time.
+//! The kernels for the sum of long messages. The program selects one kernel, once, at run time.
 
 use core::ops::RangeInclusive;
 use core::ptr;

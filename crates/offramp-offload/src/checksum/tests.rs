@@ -8,11 +8,12 @@ use super::*;
 use crate::layout::{FrameLayout, LengthFrom};
 use crate::meta::{ChecksumState, PartialChecksum};
 
-/// Value of the bytes after a copy's end, which must not change.
+/// Value of the guard bytes after the end of a copy. A copy must not change these bytes.
 const GUARD: u8 = 0xa5;
-/// Maximum of the lengths tried one by one. This length exceeds every branch of every kernel.
+/// Maximum of the message lengths that the tests try one by one, in bytes. This length exceeds the length limit of
+/// every branch of every kernel.
 const LEN_EXHAUSTIVE: usize = 600;
-/// Start offsets after a cache line's boundary: aligned, odd, even, and around a vector's ends.
+/// Start offsets after a cache line's boundary: aligned, odd, even, and around the lengths of a vector.
 const STARTS: [usize; 9] = [0, 1, 2, 16, 31, 32, 33, 62, 63];
 
 #[repr(align(64))]

@@ -1,4 +1,4 @@
-//! The sum with AVX2 and AVX-512.
+//! The kernels that compute the sum with AVX2 and AVX-512.
 //!
 //! A word with a flipped top bit, read as a signed number, is the word minus 2¹⁵. `vpmaddwd` multiplies such words by
 //! one and adds adjacent pairs of a whole vector. `vpdpwssd` also accumulates the result. The correction for the
@@ -28,7 +28,7 @@ const UNROLL: usize = 4;
 /// Number by which a flip of the top bit decreases a word.
 const BIAS_PER_WORD: u32 = 1 << 15;
 
-/// Returns the total decrease for `bytes` bytes by the flips, modulo 2³².
+/// Returns the number by which the flips decrease the sum of `bytes` bytes, modulo 2³².
 #[inline]
 const fn bias(bytes: usize) -> u32 {
     (bytes as u32 / 2).wrapping_mul(BIAS_PER_WORD)
@@ -104,9 +104,9 @@ macro_rules! avx512_kernel {
                 if lead % 2 == 0 { total } else { total.rotate_left(8) }
             }
 
-            /// Implements `Kernel::write_frames`. A single function, so that no register is saved and restored between
-            /// two frames. Heads are assembled in registers. Cache lines are first touched in ascending order, so that
-            /// the caches keep up.
+            /// Implements `Kernel::write_frames`. All steps are in one function, so that no register is saved and
+            /// restored between two frames. Heads are assembled in registers. Cache lines are first touched in
+            /// ascending order, so that the caches keep up.
             ///
             /// # Safety
             /// The processor has the features, and the length of a segment lies in `kernel::LENS`.

@@ -1,7 +1,7 @@
 //! The parts of a frame's headers that control coalescing: the flow's key, the bytes common to all frames of an
 //! aggregate, and the fields that increase per frame.
 
-// Passed by value, a `Shape` would be packed into one register and unpacked with masks, for each frame.
+// A `Shape` passed by value would be packed into one register and unpacked with masks, for each frame.
 #![allow(clippy::trivially_copy_pass_by_ref)]
 
 use crate::checksum::{Sum, pseudo_header, sum};
@@ -85,7 +85,7 @@ impl Key {
     }
 }
 
-/// Returns the exclusive or of the two halves of the product. Every input bit affects the result.
+/// Returns the exclusive or of the two halves of the product of `a` and `b`. Every input bit affects the result.
 #[inline]
 fn multiply_and_fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -263,7 +263,7 @@ pub(super) struct TransportFields {
     pub(super) seq: u32,
     /// TCP flags, 0 for UDP.
     pub(super) flags: u8,
-    /// Sum of the words that differ from frame to frame.
+    /// Sum of the transport header words that differ from frame to frame.
     varying: u32,
     /// True if the checksum field, even if correct, differs from the value written by segmentation: 0xffff in TCP, or 0
     /// in UDP, which means "no checksum" (RFC 768).

@@ -1,4 +1,4 @@
-//! The bounded table of flows, with lookup by key and order by start.
+//! The bounded table of flows, with look-up by key, ordered by the start of the flows.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -84,7 +84,7 @@ fn stream(seq: u32, len: usize) -> Vec<u8> {
     (seq..seq + len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// Returns a TCP segment over IPv4 at `seq` with `len` bytes and ID 1000.
+/// Returns a TCP segment over IPv4 at sequence number `seq`, with `len` bytes of payload and IPv4 ID 1000.
 fn tcp(seq: u32, len: usize) -> Spec {
     Spec {
         source_mac: 1,

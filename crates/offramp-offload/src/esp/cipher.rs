@@ -124,7 +124,7 @@ impl Protection {
         aead.seal(self.nonce(sequence), self.aad(sequence), packet)
     }
 
-    /// Does the same as [`Protection::seal_usual`], but reads body and trailer from other memory.
+    /// Does the same as [`Protection::seal_usual`], but reads body and trailer from the two slices in `from`.
     #[inline]
     pub(super) fn seal_usual_from(
         &self,
@@ -169,8 +169,8 @@ impl Protection {
         self.seal_with_iv(frame, parts, sequence, sequence)
     }
 
-    /// Does the same as [`Protection::seal`], but header and IV are already written. For the counter modes,
-    /// `counter_iv` is the same IV as in the packet, passed in a register.
+    /// Does the same as [`Protection::seal`], for a packet in which header and IV are already written. For the counter
+    /// modes, `counter_iv` is the same IV as in the packet, passed in a register.
     #[inline]
     pub(super) fn seal_with_iv(
         &self,

@@ -389,8 +389,8 @@ impl InboundSa {
         self.seen.spent.bytes()
     }
 
-    /// Returns the last lifetime that ended with a genuine but refused packet ([`Refused::Dummy`], [`Refused::Policy`],
-    /// and others). No [`Opened`] has reported this event. Each event is returned once.
+    /// Returns the last lifetime limit that a genuine but refused packet reached ([`Refused::Dummy`],
+    /// [`Refused::Policy`], and others). No [`Opened`] has reported this event. Each event is returned once.
     pub fn pending_event(&mut self) -> Option<LifetimeEvent> {
         self.seen.spent.take_pending()
     }

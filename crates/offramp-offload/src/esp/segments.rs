@@ -8,8 +8,8 @@ use crate::layout::{FrameLayout, Malformed};
 use crate::meta::SegmentationKind;
 use crate::segment::{Refused, SegmentPolicy, Segmenter};
 
-/// Number of clear bytes written before the next sealing step. The bytes stay in the first-level cache: a third of the
-/// 48 KiB common today.
+/// Number of clear bytes written before the next sealing step. These bytes fill a third of a first-level cache of 48
+/// KiB, so the bytes stay in the cache.
 const CHUNK_LEN: usize = 16 * 1024;
 
 /// The reason to refuse a super-frame.

@@ -105,15 +105,15 @@ impl SharedOutbound {
         &self.config
     }
 
-    /// Returns a sealer for one thread. The sealer needs granted numbers before it can seal. `SharedOutbound` counts
-    /// the lifetimes, not the sealer.
+    /// Returns a sealer for one thread. The sealer needs granted numbers before it can seal. `SharedOutbound`, not the
+    /// sealer, counts the lifetimes.
     ///
     /// # Errors
     /// Returns an error if the cipher library cannot be set up a second time.
     pub fn sealer(&self) -> Result<OutboundSa, InvalidSa> {
         let config = SaConfig { lifetime: Lifetime::default(), ..self.config.clone() };
         let mut sealer = OutboundSa::with_library(&config, self.library)?;
-        // The sealer has no numbers yet.
+        // The sealer has no sequence numbers yet.
         sealer.take_over(Grant { first: 1, count: 0, event: None, is_low: false });
         Ok(sealer)
     }
@@ -173,7 +173,8 @@ impl SharedOutbound {
         is_unused
     }
 
-    /// Checks the time limits at `now_ns`, nanoseconds since any fixed moment. Time counts from the first call.
+    /// Checks the time limits at `now_ns`, nanoseconds since any fixed moment. The time limits count from the first
+    /// call of this function.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
         self.ledger.lock().spent.tick(now_ns)
     }
@@ -256,13 +257,14 @@ impl SharedInbound {
         opened.map(|opened| Opened { event, ..opened })
     }
 
-    /// Returns the last lifetime that ended with a genuine but refused packet, as [`super::InboundSa::pending_event`]
-    /// does.
+    /// Returns the last lifetime limit that a genuine but refused packet reached, as
+    /// [`super::InboundSa::pending_event`] does.
     pub fn pending_event(&self) -> Option<LifetimeEvent> {
         self.seen.lock().spent.take_pending()
     }
 
-    /// Checks the time limits at `now_ns`, nanoseconds since any fixed moment. Time counts from the first call.
+    /// Checks the time limits at `now_ns`, nanoseconds since any fixed moment. The time limits count from the first
+    /// call of this function.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
         self.seen.lock().spent.tick(now_ns)
     }

@@ -315,7 +315,7 @@ proptest! {
     }
 }
 
-/// Writes all frames of a plan.
+/// Returns all frames that the segmenter `plan` writes.
 fn written(mut plan: Segmenter, frame: &Frame<'_>) -> Vec<Vec<u8>> {
     let one = |plan: &mut Segmenter| {
         let mut out = vec![0; plan.next_len()];
@@ -326,8 +326,8 @@ fn written(mut plan: Segmenter, frame: &Frame<'_>) -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    /// A buffer lends a frame with another tag as if the frame had been sent with this tag. After the change, the
-    /// buffer lends the original frame again.
+    /// A buffer lends a frame with another tag as if the frame had been sent with this tag. Later, the buffer lends the
+    /// original frame again.
     #[test]
     fn a_tag_that_is_changed_in_place_changes_nothing_else(
         kind in 0..8_usize, version6: bool, tags in 0..3_usize, tci: u16, len in 0..5000_usize, cut_at in 0..80_usize,

@@ -53,7 +53,7 @@ pub struct TunnelSegmenter {
     /// All headers before the inner IP header.
     head: Vec<u8>,
     outer: FrameLayout,
-    /// Request for the inner packet, placed after a separate Ethernet header.
+    /// Request for the inner packet, with offsets as if an Ethernet header directly preceded the inner packet.
     inner: TxMeta,
     pub(super) segments: Segmenter,
     /// IPv4 ID of the next outer packet.
@@ -147,7 +147,8 @@ impl TunnelSegmenter {
         put16(out, at + IPV4_CHECKSUM_OFFSET, checksum);
     }
 
-    /// Writes the frame-dependent fields of the outer UDP or GRE header. Returns the checksum to be completed, if any.
+    /// Writes the frame-dependent fields of the outer UDP or GRE header. Returns the checksum that the receiver of the
+    /// frame must complete, if any.
     fn write_transport(&self, out: &mut [u8]) -> Option<PartialChecksum> {
         let at = self.outer.transport_start;
         if self.outer.transport == Transport::Udp {

@@ -102,8 +102,8 @@ fn a_packet_cut_short_anywhere_is_refused() {
         let (whole, packet) = esp_of(&sealed);
         for end in packet.esp_at + 8..sealed.len() {
             let mut cut = sealed[..end].to_vec();
-            // The length of a super-frame is a template: the packet ends at the end of the bytes, regardless of the
-            // header.
+            // The IP length field of a super-frame can have any value: the packet ends at the end of the bytes,
+            // regardless of the header.
             let segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, 1));
             let mut cut = Frame::new(&mut cut, TxMeta { segmentation, checksum: None });
             assert_eq!(cut.layout(), Ok(&FrameLayout { packet_end: end, ..whole }));

@@ -59,7 +59,7 @@ impl Buffer {
 pub struct Chain {
     /// Index of the head (split), or buffer ID (packed).
     pub(super) id: u16,
-    /// Number of ring entries of the chain. 1 in a split ring's available ring.
+    /// Number of ring entries of the chain. The number is 1 in a split ring.
     pub(super) slots: u16,
     pub(super) first: u32,
     pub(super) count: u32,

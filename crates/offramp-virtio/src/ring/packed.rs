@@ -36,10 +36,10 @@ const BASE_NEW: u32 = 0x8000_8000;
 /// Returns whether no device has ever used a descriptor of this ring.
 ///
 /// Frontends without wrap counters (User Mode Linux) send a base of 0 for a new ring. Other frontends send 0 for a ring
-/// that stopped at index 0 after an odd number of laps. The memory distinguishes the two cases. In the second case, the
-/// last chain was used with wrap counter 1, so the chain's first descriptor has `USED`. The bit stays set when the
-/// driver makes the descriptor available again, with wrap counter 0. In the first case, the driver is in its first lap,
-/// and sets only `AVAIL`.
+/// that stopped at index 0 after an odd number of laps. The descriptors in memory distinguish a new ring from a stopped
+/// ring. In the stopped ring, the last chain was used with wrap counter 1, so the chain's first descriptor has `USED`.
+/// The bit stays set when the driver makes the descriptor available again, with wrap counter 0. In a new ring, the
+/// driver is in its first lap, and sets only `AVAIL`.
 ///
 /// # Safety
 /// `size` aligned descriptors are mapped at `descriptors`.

@@ -7,8 +7,8 @@ use crate::ring::{Buffer, Chain};
 
 impl Vring {
     /// Copies a command into private memory. Returns the command and the maximum length of the answer in bytes. Returns
-    /// `None` if the chain is unusable, if a buffer to read follows a buffer to write (virtio 1.3, 2.7.4.2), or if the
-    /// command exceeds `len_max` bytes.
+    /// `None` if the chain is unusable, if a device-readable buffer follows a device-writable buffer (virtio 1.3,
+    /// 2.7.4.2), or if the command exceeds `len_max` bytes.
     pub fn read_command(&self, chain: &Chain, len_max: usize) -> Option<(Vec<u8>, usize)> {
         let (buffers, is_writable) = (self.buffers(chain), self.batch.is_writable(chain));
         let readable = is_writable.iter().take_while(|is_writable| !**is_writable).count();

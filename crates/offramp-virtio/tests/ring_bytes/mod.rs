@@ -16,7 +16,7 @@ use offramp_virtio::vring::{Vring, VringSetup};
 /// of the two regions.
 const MEMORY_LEN: u64 = 0xf80;
 const BORDER: u64 = 0x440;
-/// Number of guard bytes in the file before and after the memory, which must not change.
+/// Number of guard bytes in the file before and after the memory. The guard bytes must not change.
 const GUARD_LEN: u64 = 64;
 const GUARD: [u8; GUARD_LEN as usize] = [0xa5; GUARD_LEN as usize];
 /// Addresses of the transmit ring and the receive ring: descriptors, driver area, device area.

@@ -158,7 +158,7 @@ fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Delivered> {
     delivered
 }
 
-/// Finds the pushed frame for each delivered frame, in the order of its group, and compares the two.
+/// Finds the pushed frame for each delivered frame, in the order of its group, and compares the two frames.
 fn matched(delivered: &[Delivered], frames: &[Vec<u8>]) -> Vec<usize> {
     let mut left: BTreeMap<Group, std::vec::IntoIter<usize>> = BTreeMap::new();
     let mut by_group: BTreeMap<Group, Vec<usize>> = BTreeMap::new();

@@ -5,7 +5,7 @@ use crate::esp::error::InvalidSa;
 use crate::esp::keys::InvalidHex;
 use std::fmt;
 
-/// A word of the text for a message. The word is hidden if it can be part of a key.
+/// A word of the text, as shown in an error message. The word is hidden if it can be part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown(pub(super) Option<String>);
 
@@ -22,7 +22,7 @@ impl fmt::Display for Shown {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct XfrmError {
-    /// Line of the word, or of the first word of the state or policy. Counted from 1.
+    /// Line of the word, or of the first word of the state or policy. Lines are counted from 1.
     pub line: usize,
     /// Fault in this line.
     pub fault: Fault,

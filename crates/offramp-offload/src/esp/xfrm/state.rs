@@ -16,7 +16,7 @@ use strum::VariantArray;
 
 /// Length of the check value of all supported AEADs, bits.
 const AEAD_ICV_BITS: u64 = 128;
-/// Linux' maximum replay window (`XFRMA_REPLAY_ESN_MAX`). The adapter's limit is checked later.
+/// Linux' maximum replay window (`XFRMA_REPLAY_ESN_MAX`). [`SaConfig::validate`] checks the adapter's limit.
 const WINDOW_MAX: u64 = 4096;
 
 const KNOWN: &str = "src, dst, proto, spi, reqid, mode, enc, auth, auth-trunc, aead, encap, sel, limit, flag, \
@@ -37,7 +37,7 @@ pub struct XfrmState {
     pub destination: IpAddr,
     /// Number with which a policy's template names the state (reqid). 0 means no number.
     pub reqid: u32,
-    /// Direction on the machine of the state, if the text contains one (`dir`, `offload`).
+    /// Direction of the packets on the machine of the state, if the text contains a direction (`dir`, `offload`).
     pub direction: Option<Direction>,
     /// Flags, with different meanings for sender and receiver.
     pub flags: StateFlags,
@@ -249,7 +249,8 @@ impl Draft {
         const FLAGS: &str = "noecn, decap-dscp, nopmtudisc, af-unspec, esn and the extra-flag dont-encap-dscp";
         let mut is_any = false;
         while let Some(word) = words.peek() {
-            // `ip -s` continues with the extra flags, and iproute2 6.1 omits the space: "esnextra_flag".
+            // After the flags, `ip -s` prints the extra flags. iproute2 6.1 omits the space before the extra flags:
+            // "esnextra_flag".
             let name = word.text.strip_suffix("extra_flag").unwrap_or(word.text);
             match name {
                 "noecn" => self.flags.no_ecn = true,

@@ -111,7 +111,7 @@ pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, XfrmError> {
     Ok(statements.into_iter().map(kind_of).collect())
 }
 
-/// Returns the kind of an entry by its second line. A policy's second line contains the direction or a security
+/// Classifies an entry by the second line of the entry. A policy's second line contains the direction or a security
 /// context.
 fn kind_of(words: Vec<Word>) -> Statement {
     if words.first().is_none_or(|first| first.text != "src") {
@@ -230,7 +230,7 @@ impl<'a> Words<'a> {
         Self { words, at: 0 }
     }
 
-    /// Returns the current line.
+    /// Returns the line of the next word, or of the last word if no word is left.
     pub(super) fn line(&self) -> usize {
         let word = self.words.get(self.at).or(self.words.last());
         word.map_or(1, |word| word.line)

@@ -89,7 +89,7 @@ impl Tunnel {
 /// A frame and its request.
 type Requested = (Vec<u8>, TxMeta);
 
-/// Returns the frames of a tunnel's super-frame with their requests.
+/// Returns the frames that [`TunnelSegmenter`] makes from a super-frame, each with its request.
 fn unwrapped(frame: &[u8], request: TxMeta) -> Result<Option<Vec<Requested>>, Refused> {
     let mut bytes = frame.to_vec();
     let mut frame = Frame::new(&mut bytes, request);
@@ -112,8 +112,8 @@ fn inner_super_frame(is_udp: bool, inner6: bool, payload_len: usize, size: u16) 
     (frame, request)
 }
 
-/// Checks a super-frame in a tunnel. The function segments the super-frame by the tunnel's plan, then segments the
-/// results. The frames must equal the oracle's frames.
+/// Checks a super-frame in a tunnel. The function segments the super-frame with [`TunnelSegmenter`], and then segments
+/// the resulting frames. The frames must equal the oracle's frames.
 fn assert_segmented_as_by_hand(tunnel: Tunnel, inner: &(Vec<u8>, TxMeta), outer6: bool) {
     let segments = cut(&inner.0, &inner.1, &SegmentPolicy::default());
     let ids = (0..).map(|n: u16| OUTER_ID.wrapping_add(n));
