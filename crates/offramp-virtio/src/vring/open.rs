@@ -271,7 +271,7 @@ impl OpenFrame {
         Place { buffer: self.buffers.len(), offset: 0 }
     }
 
-    /// Returns an empty frame with the same allocated memory, limited to the needs of an ordinary frame.
+    /// Returns an empty frame with the same allocated memory, limited to [`KEPT_MAX`] chains and buffers.
     fn emptied(self) -> Self {
         let Self { mut chains, mut buffers, .. } = self;
         chains.clear();
