@@ -1,11 +1,11 @@
 //! A link between two adapters: a rate, a delay and a bounded queue in each direction.
 //!
-//! Frames travel in batches. A transmitter fills its own batch, and `flush` hands the whole batch over: one lock per
-//! batch, none per frame. The receiver returns the empty batch. The last returned batch is filled next, while its bytes
-//! are still in the cache.
+//! Frames are handed over in batches. A transmitter fills its own batch, and `flush` hands the whole batch over to the
+//! receiver: one lock per batch, none per frame. The receiver returns emptied batches to the transmitter. The
+//! transmitter fills the batch returned last, because the bytes of that batch are still in the cache.
 //!
-//! On a link with a rate, a frame arrives with its last bit. Preamble, FCS and inter-frame gap count (IEEE 802.3 4.2),
-//! so 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
+//! On a link with a rate, a frame arrives when its last bit arrives. Preamble, FCS and inter-frame gap take line time
+//! (IEEE 802.3 4.2). So a link of 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
 
 use crate::config::frame_len_max;
 use crate::port::{Arrival, Line, Loan, WirePort};
@@ -17,23 +17,27 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Bytes of preamble and start delimiter (8), FCS (4) and inter-frame gap (12) (IEEE 802.3).
+/// Bytes of line time that each frame takes in addition to its own bytes. They are preamble and start delimiter (8),
+/// FCS (4) and inter-frame gap (12) (IEEE 802.3).
 pub const LINE_OVERHEAD_LEN: usize = 24;
-/// Shortest frame without FCS; a shorter frame occupies the line for as long (IEEE 802.3 4.2.3.3).
+/// Length of the shortest frame without FCS, bytes. A shorter frame takes the line time of a frame of this length (IEEE
+/// 802.3 4.2.3.3).
 pub const LINE_FRAME_LEN_MIN: usize = 60;
-/// Maximum frames of one batch: a 64 KiB super-frame at MSS 1448 makes 45 frames.
+/// Maximum number of frames in one batch: a 64 KiB super-frame at MSS 1448 makes 45 frames.
 const BATCH_FRAMES_MAX: usize = 64;
-/// Bytes of one batch, unless a single frame is longer. Two super-frames stay in the second-level cache of both sides.
+/// Capacity of one batch, bytes, unless a single frame is longer. Two super-frames stay in the second-level caches of
+/// the transmitting and the receiving processor.
 const BATCH_BYTES: usize = 128 * 1024;
-/// Batches of a line without delay, per direction: one being filled, one being emptied, and the waiting ones.
+/// Number of batches per direction of a cable without delay. The transmitter fills one batch and the receiver empties
+/// one; the others wait between them.
 const BATCHES: usize = 8;
-/// Alignment of frames: a cache line.
+/// Alignment of frames in a batch, bytes: a cache line.
 const FRAME_ALIGN: usize = 64;
-/// Maximum frames of a batch that is appended to the batch waiting before it, to save a buffer.
+/// Maximum number of frames in a batch that is appended to the last waiting batch, to save a buffer.
 const APPENDED_FRAMES_MAX: usize = 4;
 const NANOSECONDS: u128 = 1_000_000_000;
 
-/// The parameters of a link; both directions are alike.
+/// The parameters of a link. Each of the two directions has these parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CableConfig {
     /// Maximum IP bytes of a frame.
@@ -42,14 +46,14 @@ pub struct CableConfig {
     pub rate_bps: Option<u64>,
     /// Propagation delay of a bit, nanoseconds.
     pub delay_ns: u64,
-    /// Maximum bytes queued on a link with a rate; beyond them the link has no room.
+    /// Maximum number of bytes queued on a link with a rate; a link with more queued bytes accepts no further frame.
     pub queue_bytes: usize,
 }
 
-/// Valid rates of a cable, bits per second: from a modem's rate to above that of today's fastest links.
+/// Valid rates of a cable, bits per second: from a modem's rate to more than the rate of today's fastest links.
 pub const RATE_BPS: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 
-/// The reason for refusing a cable.
+/// The reason for refusing the parameters of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CableConfigError {
     /// The rate is outside the valid range.
@@ -58,8 +62,8 @@ pub enum CableConfigError {
 }
 
 impl CableConfig {
-    /// Checks the settings that a user can get wrong. Using a refused configuration is harmless, but its cable may
-    /// carry no frames.
+    /// Checks the parameters that a user can get wrong. A cable with refused parameters is harmless, but may carry no
+    /// frames.
     ///
     /// # Errors
     /// Returns one line with the setting's name, value and range.
@@ -82,12 +86,12 @@ struct Slot {
     arrival_ns: u64,
 }
 
-/// Returns the distance between the starts of two frames of length `len`.
+/// Returns the distance between the starts of two consecutive frames of length `len` in a batch, bytes.
 fn stride(len: usize) -> usize {
     len.next_multiple_of(FRAME_ALIGN)
 }
 
-/// Frames handed over together.
+/// Frames that a transmitter hands over to the receiver together.
 #[derive(Debug)]
 struct Batch {
     bytes: Box<[u8]>,
@@ -107,7 +111,7 @@ impl Batch {
         }
     }
 
-    /// Returns the number of further frames of `len` bytes that fit.
+    /// Returns the number of further frames of `len` bytes that fit into the batch.
     fn room_for(&self, len: usize) -> usize {
         let free = self.bytes.len().saturating_sub(self.used);
         let fit = if free < len { 0 } else { (free - len) / stride(len) + 1 };
@@ -135,13 +139,13 @@ impl Batch {
     }
 }
 
-/// One direction, shared by its two ends.
+/// One direction of a cable, shared by the cable's two ends.
 #[derive(Debug)]
 struct Lane {
     state: Mutex<LaneState>,
-    /// The receiving thread, asleep until frames arrive.
+    /// The receiving thread, which sleeps until frames arrive.
     receiver: Sleeper,
-    /// The transmitting thread, asleep until there is room.
+    /// The transmitting thread, which sleeps until the lane has room.
     transmitter: Sleeper,
 }
 
@@ -151,10 +155,11 @@ struct LaneState {
     free: Vec<Batch>,
 }
 
-/// The thread at one end of a lane.
+/// A thread at one end of a lane. The thread at the other end wakes it.
 #[derive(Debug)]
 struct Sleeper {
-    /// Set while the thread sleeps. While it is unset, no lock is taken.
+    /// Set while the thread sleeps. While the flag is unset, the thread at the other end takes no lock to wake the
+    /// sleeper.
     is_waiting: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
@@ -203,7 +208,8 @@ fn saturating(ns: u128) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// Returns the number of batches in flight on a link with a rate and a delay, in addition to those of its ends.
+/// Returns the number of batches in flight per direction of a link with a rate, in addition to [`BATCHES`]; 0 without a
+/// rate.
 fn batches_under_way(config: &CableConfig, frame_len_max: usize) -> usize {
     let Some(rate_bps) = config.rate_bps else { return 0 };
     let line_bytes = u128::from(rate_bps) / 8 * u128::from(config.delay_ns) / NANOSECONDS;
@@ -219,7 +225,7 @@ pub struct CableEnd {
     receives: bool,
     out: Arc<Lane>,
     filling: Option<Batch>,
-    /// Time at which the last bit put so far leaves, nanoseconds.
+    /// Time at which the last bit of all frames put so far leaves this end, nanoseconds.
     line_free_ns: u64,
     into: Arc<Lane>,
     emptying: Option<Batch>,
@@ -247,13 +253,13 @@ impl CableEnd {
     }
 
     /// Splits an unused end into a transmit-only half and a receive-only half, for two threads. A queue pair on one
-    /// half works in one direction only, and idles in the other.
+    /// half works in one direction only, and idles in the other direction.
     pub fn split(self) -> (Self, Self) {
         let half = |transmits| Self::new(&self.config, (transmits, !transmits), &self.out, &self.into);
         (half(true), half(false))
     }
 
-    /// Returns the transmission time of a frame on the link.
+    /// Returns the transmission time of a frame of `len` bytes on the link, nanoseconds.
     fn line_time_ns(&self, len: usize) -> u64 {
         let Some(rate_bps) = self.config.rate_bps else { return 0 };
         let bits = (len.max(LINE_FRAME_LEN_MIN) + LINE_OVERHEAD_LEN) as u128 * 8;
@@ -380,8 +386,8 @@ impl WirePort for CableEnd {
         // Batches in flight count as room: the line delivers them at its own rate, regardless of the host.
         let is_under_way = |batch: &&Batch| batch.frames.last().is_some_and(|slot| slot.arrival_ns > until_ns);
         let under_way = lane.full.iter().filter(is_under_way).count();
-        // The result assumes full batches. Batches may be less full, so the ring guard is evaluated again as batches
-        // are used up.
+        // The result assumes full batches. Batches may hold fewer frames, so the moderator evaluates the ring guard
+        // again as batches are used up.
         ((lane.free.len() + under_way) * BATCH_FRAMES_MAX) as u32
     }
 }

@@ -5,11 +5,11 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN, VLAN_TAGS_MAX};
 
-/// Smallest MTU, which every IPv4 link must carry (RFC 791 3.2).
+/// Smallest valid MTU, bytes: the packet size that every IPv4 link must carry (RFC 791 3.2).
 pub const MTU_MIN: usize = 68;
-/// Largest MTU: an Ethernet frame of 65,535 bytes, header included.
+/// Largest valid MTU, bytes: the MTU of an Ethernet frame of 65,535 bytes including its header.
 pub const MTU_MAX: usize = 65_535 - ETHERNET_HEADER_LEN;
-/// Default MTU: that of Ethernet.
+/// Default MTU, bytes: the MTU of Ethernet.
 pub const MTU_DEFAULT: usize = 1500;
 
 /// The settings of an adapter.
@@ -19,18 +19,19 @@ pub struct AdapterConfig {
     pub mtu: usize,
     /// Offloads allowed by the user; changeable while the adapter runs.
     pub offloads: Offloads,
-    /// Bytes fetched from the host before the wire is served again. With one super-frame per batch, its bytes stay in
-    /// the second-level cache until they are written to the wire.
+    /// Number of bytes in one transmit batch: those fetched from the host before the wire is served again. With one
+    /// super-frame per batch, the super-frame's bytes stay in the second-level cache until they are written to the
+    /// wire.
     pub transmit_batch_bytes: usize,
-    /// Frames fetched from the wire before the host is served again.
+    /// Number of frames in one receive batch: those fetched from the wire before the host is served again.
     pub receive_batch_frames: usize,
-    /// Interrupt moderation for received frames, per queue. If handing over is the interrupt, frames wait on the wire
-    /// and are handed over together. For other hosts only the interrupt waits
-    /// ([`Interrupts`](crate::port::Interrupts)). Changeable while the adapter runs.
+    /// Interrupt moderation of each queue for received frames. If handing over a frame interrupts the host, frames wait
+    /// on the wire and are handed over together. For other hosts, frames are handed over at once and only the interrupt
+    /// waits ([`Interrupts`](crate::port::Interrupts)). Changeable while the adapter runs.
     pub moderation: ModerationConfig,
-    /// Coalescing settings.
+    /// Settings for coalescing received frames.
     pub coalesce: CoalesceConfig,
-    /// Number of queues for received frames.
+    /// Number of the host's queues for received frames.
     pub queues: u16,
 }
 
@@ -78,7 +79,7 @@ impl AdapterConfig {
     }
 }
 
-/// Returns the length of the longest frame on a wire with this MTU, including VLAN tags, excluding FCS.
+/// Returns the length of the longest frame on a wire with this MTU, in bytes, including VLAN tags, excluding FCS.
 pub const fn frame_len_max(mtu: usize) -> usize {
     mtu + ETHERNET_HEADER_LEN + VLAN_TAG_LEN * VLAN_TAGS_MAX
 }

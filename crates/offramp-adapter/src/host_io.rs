@@ -7,15 +7,15 @@ use std::os::fd::BorrowedFd;
 /// A host port that a worker can sleep on.
 #[auto_impl::auto_impl(Box)]
 pub trait HostIo: HostPort {
-    /// Asks the host to make a descriptor readable when it has a frame or other work. A frame already waiting before
-    /// this call makes no descriptor readable. So the caller must poll once more before it sleeps.
+    /// Asks the host to make a descriptor readable when the host has a frame or other work. A frame already waiting
+    /// before this call makes no descriptor readable. So the caller must poll once more before it sleeps.
     fn arm(&mut self) {}
 
     /// Cancels the wake-up requested by [`HostIo::arm`], and drains the descriptors.
     fn disarm(&mut self) {}
 
-    /// Passes each descriptor to `watch` that becomes readable when the host has work. With `is_held`, the host's
-    /// frames wait for its limit, and only descriptors for other work are passed.
+    /// Passes to `watch` each descriptor that becomes readable when the host has work. With `is_held`, the host is at
+    /// its transmit limit, and only descriptors for work other than frames are passed.
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>));
 
     /// Returns whether the host may have work that makes no descriptor readable. The worker then polls the host
@@ -24,8 +24,8 @@ pub trait HostIo: HostPort {
         false
     }
 
-    /// Moves a batch of a queue pair with this host, as [`QueuePair::poll_timed`] does. Returns whether any frame
-    /// moved. A wrapper without work in this batch polls its inner host directly.
+    /// Moves a batch of frames in each direction of a queue pair with this host, as [`QueuePair::poll_timed`] does.
+    /// Returns whether any frame moved. A wrapper without work in this batch polls its inner host directly.
     ///
     /// # Errors
     /// Returns [`PortError::Closed`] if the host is gone.

@@ -1,15 +1,17 @@
-//! IPsec in the adapter: selects the packets to protect and their security association, and judges all other packets.
+//! IPsec in the adapter: selects the packets to protect and their security association, and passes or discards all
+//! other packets.
 //!
 //! The host sends and receives unencrypted frames; the wire carries ESP. Transmit seals a packet with the first
 //! outbound association whose selector matches. Receive finds the inbound association by the packet's SPI. The policy's
-//! entries precede the associations, and protect, bypass or discard a packet. A packet without any match passes
-//! unprotected or is discarded ([`Policy`]). An unencrypted packet that an inbound association should have protected is
-//! always discarded (RFC 4301 5.2). After an association is removed, packets that it would have protected are
-//! discarded.
+//! entries are checked before the associations, and an entry protects, bypasses or discards a packet. A packet that
+//! matches neither an entry nor an association passes unprotected or is discarded ([`Policy`]). An unencrypted packet
+//! that an inbound association should have protected is always discarded (RFC 4301 5.2). After an association is
+//! removed, packets that it would have protected are discarded.
 //!
 //! Associations can change while frames flow ([`PortControl::change_ipsec`](crate::pair::PortControl::change_ipsec)).
-//! All requested changes are checked first; then each queue pair applies them between two super-frames. Several queue
-//! pairs share an association. Each queue pair seals with sequence numbers granted only to it.
+//! All requested changes are checked first. Each queue pair then applies the changes between two super-frames. All
+//! queue pairs of a port share the port's associations. Each queue pair seals with sequence numbers granted only to
+//! this queue pair.
 
 mod association;
 mod change;
@@ -37,7 +39,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Default time for which a replaced inbound association still opens packets, nanoseconds. The time exceeds any delay
-/// of a frame, and lets a peer switch by hand.
+/// of a frame, and is long enough for an operator to rekey the peer by hand.
 pub const REKEY_GRACE_NS_DEFAULT: u64 = 30_000_000_000;
 
 /// The direction of an association: `out` or `in`.
@@ -50,7 +52,7 @@ pub enum SaDirection {
     In,
 }
 
-/// An event for the owner of the associations, reported once.
+/// An event of a security association, reported once to the user of the association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaEvent {
     /// The direction of the association.
@@ -61,7 +63,7 @@ pub struct SaEvent {
     pub kind: SaEventKind,
 }
 
-/// An event of an association.
+/// The kind of an association's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 pub enum SaEventKind {
     /// A soft limit is reached: the association should be replaced.
@@ -84,18 +86,18 @@ impl fmt::Display for SaEvent {
     }
 }
 
-/// The associations and policy in force, replaced as a whole and never modified.
+/// The current associations and the current policy of a port. A change replaces the whole value, and never modifies it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InForce {
     policy: Policy,
     removed: Removed,
-    /// Outbound associations in order of precedence: the first matching selector seals.
+    /// Outbound associations in order of precedence: the first association with a matching selector seals a packet.
     outbound: Vec<Arc<Outbound>>,
     inbound: Vec<Arc<Inbound>>,
 }
 
 impl InForce {
-    /// Returns whether frames without an association pass as they would without IPsec.
+    /// Returns whether frames in this direction that match no association pass as they would without IPsec.
     fn is_open(&self, direction: SaDirection) -> bool {
         self.policy.is_open(direction) && self.removed.of(direction).next().is_none()
     }

@@ -6,8 +6,9 @@
 //! | receive, cable | stays on the wire |
 //! | receive, switch | waits in a queue; lost if it is full ([`Loss::RateLimit`](crate::stats::Loss::RateLimit)) |
 //!
-//! A frame passes while any token is left, and later frames pay for the missing tokens. So a super-frame of 64 KiB
-//! passes a bucket of any depth, and the long-term rate is exact.
+//! A frame passes while the bucket holds at least one token. If the frame costs more tokens than the bucket holds,
+//! later frames wait until the missing tokens have arrived. So a super-frame of 64 KiB passes a bucket of any depth,
+//! and the long-term rate is exact.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{IPV6_FRAGMENT_HEADER_LEN, Network};
@@ -29,20 +30,20 @@ pub const BURST_BYTES: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Valid depths of a bucket, frames.
 pub const BURST_FRAMES: RangeInclusive<u64> = 1..=1_000_000_000;
 
-/// Parts per token. At a rate of 1 per second, one part arrives in each nanosecond.
+/// Number of parts in a token. At a rate of one token per second, one part arrives in each nanosecond.
 const PARTS_PER_TOKEN: i128 = 1_000_000_000;
 const BITS_PER_BYTE: u64 = 8;
 /// Default depth of a bucket, as a divisor of a second: 5 ms. The traffic of one second exceeds the rate by at most 0.5
-/// %, and a late thread catches up.
+/// %, and a thread that runs late still reaches the rate.
 const BURST_PART_OF_SECOND: u64 = 200;
-/// Divisor of a second for the tokens granted to a port's queues at once: a queue locks the bucket at most this often
-/// per second.
+/// Divisor of a second. A port's queues get the tokens of this time at once, so a queue locks the bucket at most this
+/// often per second.
 const GRANT_PART_OF_SECOND: u64 = 1000;
-/// Longest drain time of a full queue of a switch port, as a divisor of a second: 50 ms.
+/// Maximum time in which a full queue of a switch port is emptied, as a divisor of a second: 50 ms.
 const QUEUE_PART_OF_SECOND: u64 = 20;
 /// Token count of a queue without a limit.
 const UNLIMITED: i64 = i64::MAX / 2;
-/// Bytes of a full Ethernet frame.
+/// Bytes of a full Ethernet frame, without FCS.
 const FULL_FRAME_BYTES: usize = 1514;
 /// Bytes charged for a frame of unknown length: the shortest Ethernet frame.
 const REFUSED_FRAME_BYTES: usize = 60;
@@ -52,7 +53,7 @@ const REFUSED_FRAME_BYTES: usize = 60;
 pub(crate) struct TokenBucket {
     per_second: u64,
     parts_max: i128,
-    /// Token parts in the bucket. Negative after a frame that cost more than the bucket held.
+    /// Number of token parts in the bucket. The number is negative after a frame that cost more than the bucket held.
     parts: i128,
     filled_ns: u64,
 }
@@ -82,9 +83,9 @@ impl TokenBucket {
         has_enough
     }
 
-    /// Charges `spent` tokens, then takes the remaining tokens, up to `wanted`. If none remain, reserves the next
-    /// `wanted` tokens. Returns the number of tokens, and the time from which they may be used. Later callers get a
-    /// later time.
+    /// Charges `spent` tokens, then takes up to `wanted` of the tokens in the bucket. If the bucket is empty, reserves
+    /// the next `wanted` tokens. Returns the number of tokens, and the time from which they may be used. Later callers
+    /// get a later time.
     fn reserve(&mut self, spent: u64, wanted: u64, now_ns: u64) -> (u64, u64) {
         self.fill(now_ns);
         self.parts -= i128::from(spent) * PARTS_PER_TOKEN;
@@ -114,9 +115,11 @@ pub struct RateLimit {
     /// Frames per second; `None` if unlimited. A super-frame counts as the number of its segments. See
     /// [`FRAMES_PER_SECOND`].
     pub frames_per_second: Option<u64>,
-    /// Bytes allowed at once after an idle time; `None` for 5 ms of the rate. See [`BURST_BYTES`].
+    /// Depth of the bucket for bits, in bytes: the bytes allowed at once after an idle time; `None` for 5 ms of the
+    /// rate. See [`BURST_BYTES`].
     pub burst_bytes: Option<u64>,
-    /// Frames allowed at once after an idle time; `None` for 5 ms of the rate. See [`BURST_FRAMES`].
+    /// Depth of the bucket for frames: the frames allowed at once after an idle time; `None` for 5 ms of the rate. See
+    /// [`BURST_FRAMES`].
     pub burst_frames: Option<u64>,
 }
 
@@ -144,7 +147,8 @@ pub struct PortLimits {
 /// The buckets of one direction of a port, shared by its queues.
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    /// Incremented with each change, so that a batch without a change takes no lock.
+    /// Number of changes so far. A batch compares this number with its previous value, so a batch without a change
+    /// takes no lock.
     changes: AtomicU32,
     queues: u64,
     /// Number of times a queue waited for tokens.
@@ -176,7 +180,7 @@ impl Limiter {
         self.reached.load(Relaxed)
     }
 
-    /// Changes the limit from the next batch on. An unchanged limit keeps its tokens.
+    /// Changes the limit from the next batch on. If `limit` equals the current limit, the buckets keep their tokens.
     pub(crate) fn set(&self, limit: RateLimit) {
         let mut buckets = lock(&self.buckets);
         if limit != buckets.limit {
@@ -200,12 +204,12 @@ pub(crate) struct Meter {
     limit: RateLimit,
     is_limited: bool,
     tokens: Tokens,
-    /// Time of the next tokens, nanoseconds; `None` while there are tokens.
+    /// Time from which the next tokens may be used, nanoseconds; `None` while the queue has tokens.
     opens_ns: Option<u64>,
     next: Tokens,
 }
 
-/// Token counts. No frame passes while either count is below 1.
+/// The numbers of bit tokens and frame tokens of a queue. No frame passes while either number is below 1.
 #[derive(Clone, Copy, Debug)]
 struct Tokens {
     bits: i64,
@@ -229,7 +233,7 @@ impl Meter {
         }
     }
 
-    /// Applies a changed limit. Afterwards [`Meter::opens_ns`] is in the future or `None`.
+    /// Applies a changed limit. After this call, [`Meter::opens_ns`] is in the future or `None`.
     #[inline]
     pub(crate) fn take_over(&mut self, now_ns: u64) {
         let changes = self.limiter.changes.load(Acquire);
@@ -244,7 +248,7 @@ impl Meter {
         }
     }
 
-    /// Returns whether there is a limit.
+    /// Returns whether the queue has a limit.
     #[inline]
     pub(crate) fn is_limited(&self) -> bool {
         self.is_limited
@@ -256,7 +260,7 @@ impl Meter {
         !self.is_limited || (self.tokens.bits > 0 && self.tokens.frames > 0) || self.refill(now_ns)
     }
 
-    /// Charges passing frames. The token counts may become negative.
+    /// Charges the queue for frames that pass. The token counts may become negative.
     #[inline]
     pub(crate) fn spend(&mut self, frames: usize, bytes: usize) {
         if self.is_limited {
@@ -265,7 +269,7 @@ impl Meter {
         }
     }
 
-    /// Charges a frame that becomes `frames` frames, as [`Meter::spend`] does.
+    /// Charges the queue for a frame that becomes `frames` frames of the wire, as [`Meter::spend`] does.
     #[inline]
     pub(crate) fn spend_frame(&mut self, frame: &Frame<'_>, frames: usize) {
         if self.is_limited {
@@ -273,19 +277,19 @@ impl Meter {
         }
     }
 
-    /// Charges a frame that the host's port could not express, as [`Meter::spend`] does.
+    /// Charges the queue for a frame that the host's port could not express, as [`Meter::spend`] does.
     pub(crate) fn spend_refused(&mut self) {
         self.spend(1, REFUSED_FRAME_BYTES);
     }
 
-    /// Returns the time of the next tokens while no frame may pass; otherwise `None`.
+    /// Returns the time from which a frame may pass; `None` if a frame may pass now.
     #[inline]
     pub(crate) fn opens_ns(&self) -> Option<u64> {
         self.opens_ns
     }
 
-    /// Returns whether a queue of this many frames or super-frames, with this many bytes, delays the next frame for too
-    /// long.
+    /// Returns whether a queue with `frames` frames or super-frames, and `bytes` bytes in total, delays the next frame
+    /// for too long.
     pub(crate) fn delays_too_long(&self, frames: usize, bytes: usize) -> bool {
         let frames = frames.max(bytes / FULL_FRAME_BYTES);
         let exceeds = |waiting: u64, per_second: Option<u64>| {
@@ -295,8 +299,8 @@ impl Meter {
             || exceeds(bytes as u64 * BITS_PER_BYTE, self.limit.bits_per_second)
     }
 
-    /// Takes the reserved tokens if their time has come, or gets tokens from the port's buckets. Returns whether a
-    /// frame may pass.
+    /// Takes the reserved tokens if they may be used now. Without reserved tokens, gets tokens from the port's buckets.
+    /// Returns whether a frame may pass.
     #[cold]
     fn refill(&mut self, now_ns: u64) -> bool {
         let opens_ns = match self.opens_ns {
@@ -311,8 +315,8 @@ impl Meter {
         is_open
     }
 
-    /// Reserves the next tokens and returns their time. Reserving for one frame at a time would wake the thread too
-    /// often.
+    /// Reserves the next tokens, and returns the time from which they may be used. Reserving the tokens of one frame at
+    /// a time would wake the thread too often.
     fn reserve(&mut self, now_ns: u64) -> u64 {
         let reserve = |tokens: i64, bucket: &mut Option<TokenBucket>| match bucket {
             _ if tokens > 0 => (tokens, now_ns),

@@ -2,8 +2,9 @@
 //!
 //! A plain adapter interrupts for every received frame and every transmit completion (M11). Fewer interrupts cost less
 //! processor time (M9) but delay frames, so a moderation tuned only for throughput slows down responses (M10). A forced
-//! gap changes the processor's share but not the speed, while another resource is the bottleneck (R3, R4, R6). A
-//! [`Moderator`] serves one queue, of received frames or of transmit completions, under one of the [`Policy`] rules.
+//! gap between interrupts changes the processor load but not the transfer rate, while another resource is the
+//! bottleneck (R3, R4, R6). A [`Moderator`] serves one queue, of received frames or of transmit completions, under one
+//! of the [`Policy`] rules.
 //!
 //! # Use
 //! Record each frame with [`Moderator::arrived`]. After a batch, ask [`Moderator::is_due`]. If the interrupt is due,
@@ -32,16 +33,16 @@
 //!
 //! # The bound
 //! Let an interrupt cost K, and let each frame cost its waiting time. The interrupts of the area trigger divide time
-//! into intervals. In each interval, the trigger pays at most K of waiting and K for the interrupt.
+//! into intervals. In each interval, the trigger pays at most K for waiting and K for the interrupt.
 //!
-//! A schedule without an interrupt in the interval lets the same frames wait at least as long (K), or violates the
-//! deadline or the ring's limit. So any valid schedule pays K per interval. The trigger pays at most twice as much, and
-//! one K for an interval without an end.
+//! A schedule without an interrupt in the interval lets the same frames wait for at least K, or violates the deadline
+//! or the ring's limit. So any valid schedule pays K per interval. The trigger pays at most twice as much as that
+//! schedule, plus one K for a last interval without an interrupt.
 //!
 //! With [`Policy::QuietOrArea`], a frame after an idle gap of K raises an interrupt at once, for K. This K is charged
 //! to the interval after the interrupt, in which the best schedule also pays K. So this policy pays at most three times
-//! as much, and one K. Both bounds assume a constant K, and a host that processes frames in no time.
-//! `tests/moderation_bounds.rs` compares the rules with a dynamic program over the whole trace. `cargo bench -p
+//! as much as the best schedule, plus one K. Both bounds assume a constant K, and a host that processes frames in no
+//! time. `tests/moderation_bounds.rs` compares the rules with a dynamic program over the whole trace. `cargo bench -p
 //! offramp-adapter --bench moderation -- --table` prints the distance of each policy from the optimum.
 //!
 //! # Time
@@ -71,7 +72,7 @@ use e1000::{Balance, Class, Classes};
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A time or a count that is never reached.
+/// A time, or a number of frames, that is never reached.
 const NEVER: u64 = u64::MAX;
 
 /// Frames received since the last interrupt.
@@ -98,7 +99,7 @@ impl Waiting {
         now_ns.wrapping_sub(self.first_ns)
     }
 
-    /// Starts with the first `frames` frames, none of which may wait longer than `wait_ns`.
+    /// Starts the count with `frames` frames that arrive at `now_ns`, none of which may wait longer than `wait_ns`.
     #[inline]
     fn begin(now_ns: u64, frames: u64, wait_ns: u64) -> Self {
         Self { frames, first_ns: now_ns, last_ns: now_ns, later_ns: 0, wait_ns }
@@ -124,7 +125,8 @@ impl Waiting {
     }
 }
 
-/// Maximum number of interrupts saved below the target rate; idle gaps can raise them later.
+/// Maximum number of unused interrupts that are saved while the interrupt rate is below its target. Idle gaps can raise
+/// the saved interrupts later.
 const SAVED_INTERRUPTS_MAX: u32 = 6;
 
 /// The idle gap that ends a wait.
@@ -140,7 +142,7 @@ impl IdleGap {
     const NEVER: Self = Self { wait_ns: NEVER, interrupt_gap_ns: NEVER };
 
     /// Returns the earliest time, after an interrupt, at which an idle gap may again end a wait. Each interrupt uses up
-    /// one gap, and a few unused gaps are saved.
+    /// one `interrupt_gap_ns`. Up to [`SAVED_INTERRUPTS_MAX`] unused gaps are saved for later interrupts.
     fn next_from_ns(self, from_ns: u64, now_ns: u64) -> u64 {
         let saved_ns = u64::from(SAVED_INTERRUPTS_MAX).saturating_mul(self.interrupt_gap_ns);
         from_ns.max(now_ns.saturating_sub(saved_ns)).min(now_ns).saturating_add(self.interrupt_gap_ns)
@@ -154,7 +156,8 @@ struct Limits {
     rested_ns: u64,
     /// Maximum wait of a first frame that arrives at a rested host, nanoseconds.
     wait_ns: u64,
-    /// Maximum wait of a first frame that arrives earlier; `None` if the frame waits until the host is rested.
+    /// Maximum wait of a first frame that arrives before the host is rested, nanoseconds; `None` if the frame waits
+    /// until the host is rested.
     early_wait_ns: Option<u64>,
     /// Maximum sum of all frames' waiting times, nanoseconds.
     area_ns: u64,
@@ -194,7 +197,7 @@ impl Limits {
         Self { rested_ns: area.area_ns, wait_ns: 0, early_wait_ns: Some(area.wait_ns), ..area }
     }
 
-    /// Returns the maximum wait of a first frame after the host has rested for `rest_ns`.
+    /// Returns the maximum wait of a first frame that arrives after the host has rested for `rest_ns`.
     #[inline]
     fn wait_ns(&self, rest_ns: u64) -> u64 {
         match self.rested_ns.checked_sub(rest_ns) {
@@ -224,7 +227,7 @@ enum End {
     Time,
     /// The maximum number of frames waited.
     Room,
-    /// The area reached the cost of an interrupt.
+    /// The sum of the waiting times reached the cost of an interrupt.
     Area,
     /// No further frame arrived for an idle gap.
     Idle,
@@ -239,7 +242,8 @@ struct Interrupt {
     /// Number of frames received since the previous interrupt, and their bytes.
     frames: u64,
     bytes: u64,
-    /// Number of frames that waited for this interrupt. The host has seen the others without an interrupt.
+    /// Number of frames that waited for this interrupt. The host has seen the other received frames without an
+    /// interrupt.
     waiting_frames: u64,
     /// The first waiting frame was deferred.
     has_waited: bool,
@@ -318,17 +322,17 @@ impl Rule {
 pub struct Moderator {
     waiting: Waiting,
     limits: Limits,
-    /// Time of the last interrupt, nanoseconds; 0 before the first.
+    /// Time of the last interrupt, nanoseconds; 0 before the first interrupt.
     fired_ns: u64,
     has_fired: bool,
-    /// Time from which an idle gap may end a wait within the target rate, nanoseconds.
+    /// Time from which an idle gap may end a wait without exceeding the target interrupt rate, nanoseconds.
     idle_from_ns: u64,
     /// Number of frames that the host has seen without an interrupt since the last interrupt.
     seen_frames: u64,
     /// Bytes received since the last interrupt.
     bytes: u64,
     rule: Rule,
-    /// Room in the ring after an interrupt, in frames; [`NEVER`] until [`Moderator::ring_has`] sets the room.
+    /// Room in the host's ring after an interrupt, in frames; [`NEVER`] until [`Moderator::ring_has`] sets the room.
     ring_frames: u64,
     cost: CostEstimator,
     config: ModerationConfig,
@@ -367,7 +371,7 @@ impl Moderator {
         self.arrived_together(now_ns, 1, bytes);
     }
 
-    /// Records the joint arrival of `frames` frames, with `bytes` in total. A count of 0 is ignored.
+    /// Records the simultaneous arrival of `frames` frames, with `bytes` bytes in total. Ignores a call with 0 frames.
     #[inline]
     pub fn arrived_together(&mut self, now_ns: u64, frames: u32, bytes: u64) {
         let frames = u64::from(frames);
@@ -395,8 +399,8 @@ impl Moderator {
         is_over && waiting.frames > 0
     }
 
-    /// Returns the time at which the interrupt becomes due if nothing else happens. The time is in the past if the
-    /// interrupt is due already. Returns `None` if no frame waits.
+    /// Returns the time at which the interrupt becomes due if no further frame arrives and no setting changes. The time
+    /// is in the past if the interrupt is due already. Returns `None` if no frame waits.
     pub fn next_due_ns(&self) -> Option<u64> {
         let waiting = &self.waiting;
         if waiting.frames == 0 {
@@ -465,8 +469,8 @@ impl Moderator {
         self.take_limits();
     }
 
-    /// Adds a measured cost `cost_ns` of an interrupt alone, without the work on frames. The method is for hosts that
-    /// cannot measure the handling of a batch. Do not combine it with [`Moderator::handled`].
+    /// Adds a measured cost `cost_ns` of an interrupt alone, without the work on frames. This method is for hosts whose
+    /// handling of a batch cannot be measured. Do not combine it with [`Moderator::handled`].
     pub fn costed(&mut self, cost_ns: u64) {
         self.cost.observe_interrupt(cost_ns);
         self.take_limits();
@@ -474,22 +478,22 @@ impl Moderator {
 
     /// Records that the host's ring has room for `free_frames` frames in addition to the waiting ones. From now on, no
     /// frame waits once only [`ModerationConfig::ring_guard_frames`] free buffers are left. The moderator assumes the
-    /// same room after each interrupt; call this again if the room differs.
+    /// same room after each interrupt; call this method again if the room differs.
     pub fn ring_has(&mut self, free_frames: u32) {
         self.ring_frames = self.waiting.frames.saturating_add(u64::from(free_frames));
         self.take_limits();
     }
 
-    /// Records `bytes` carried in the other direction. Only [`E1000Mode::Simplified`] uses them.
+    /// Records that the queue's other direction carried `bytes` bytes. Only [`E1000Mode::Simplified`] uses this number.
     pub fn other_direction(&mut self, bytes: u64) {
         if let Rule::Balance(balance) = &mut self.rule {
             balance.other_direction(bytes);
         }
     }
 
-    /// Changes the configuration, as if the new one had applied since the arrival of the frames already waiting. Ask
-    /// [`Moderator::is_due`] next (V82). A change of the policy discards the policy's learned state; the measured
-    /// interrupt cost is always kept.
+    /// Changes the configuration, as if the new configuration had applied since the arrival of the waiting frames.
+    /// After the change, ask [`Moderator::is_due`] (V82). A change of the policy discards the policy's learned state;
+    /// the measured interrupt cost is always kept.
     pub fn set(&mut self, config: ModerationConfig) {
         if config.policy != self.config.policy {
             self.rule = Rule::new(&config.policy);
@@ -538,7 +542,7 @@ impl Moderator {
     }
 
     /// Returns the maximum wait of a batch whose first frame arrived at `first_ns`. Before its first interrupt, a host
-    /// counts as rested. If the clock went back to before the last interrupt, the rest begins at the first frame.
+    /// counts as rested. If the clock went back to before the last interrupt, the host counts as rested for no time.
     #[inline]
     fn first_wait_ns(&self, first_ns: u64) -> u64 {
         let rest_ns = if self.has_fired { first_ns.saturating_sub(self.fired_ns) } else { NEVER };

@@ -50,9 +50,9 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         self.poll_timed(now_ns, &|| now_ns)
     }
 
-    /// Moves a batch in each direction. Receive is served first: delivered frames leave room on the wire for further
-    /// frames. `clock` returns the caller's processor time, nanoseconds from any moment. The clock is read only under
-    /// moderation, before and after some batches.
+    /// Moves a batch in each direction. The receive direction is served first, because delivered frames leave room on
+    /// the wire for further frames. `clock` returns the caller's processor time, nanoseconds from any moment. The clock
+    /// is read only under moderation, before and after some batches.
     ///
     /// # Errors
     /// Returns [`PortError::Closed`] if the host is gone.
@@ -60,8 +60,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         self.poll_within(|host| host, now_ns, clock)
     }
 
-    /// Polls as [`QueuePair::poll_timed`] does, with the port returned by `within` as the host. A wrapper without work
-    /// in this batch is bypassed in this way.
+    /// Polls as [`QueuePair::poll_timed`] does, with the port that `within` returns as the host. A caller uses this
+    /// method to bypass a wrapper without work in this batch.
     ///
     /// # Errors
     /// Returns [`PortError::Closed`] if the host is gone.
@@ -78,7 +78,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         let (allowed, batch_frames) = (control.offloads(), self.receive_batch_frames);
         let receive = Receive { wire: &mut *wire, port: &*source, allowed, mtu: *mtu, batch_frames };
         let received = receive.poll(host, sink, stats, now_ns, clock)?;
-        // Interrupt for received frames before transmit: a transmit batch may take long.
+        // The host is interrupted for received frames before the transmit direction is served, because a transmit batch
+        // may take long.
         sink.interrupt(host, control, stats, now_ns);
         let mut budget = Budget::new(usize::MAX, self.transmit_batch_bytes);
         let mut route = ToWire { wire, mtu: *mtu };
@@ -91,50 +92,51 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     }
 
     /// Stops or resumes fetching from the host. A draining pair sends its fetched frames and delivers arriving frames
-    /// regardless of the limit. After that the pair holds no frame ([`QueuePair::held`]).
+    /// regardless of the receive limit, until the pair holds no frame ([`QueuePair::held`]).
     pub fn set_draining(&mut self, is_draining: bool) {
         self.source.is_draining = is_draining;
     }
 
-    /// Returns whether the host has reached its send limit. The host's frames then wait until
+    /// Returns whether the host is at its transmit limit. The host's frames then wait until
     /// [`QueuePair::next_deadline_ns`] at the latest, and need not wake the caller.
     pub fn is_host_held(&self) -> bool {
         self.source.plan.meter.opens_ns().is_some()
     }
 
-    /// Registers `waker`, woken when settings change.
+    /// Registers `waker`, which is woken when settings of the port change.
     pub fn register(&self, waker: &Waker) {
         self.control.register(waker);
     }
 
-    /// Returns the number of frames in the pipelines: fetched, and neither handed over nor counted as lost.
+    /// Returns the number of frames in the pipelines: frames that were fetched, and neither handed over nor counted as
+    /// lost.
     pub fn held(&self) -> usize {
         self.source.held() + self.sink.deliver.held()
     }
 
     /// Returns the next deadline if the host sends no further frame. A deadline is an arrival, the release of waiting
-    /// frames, an interrupt, or the end of a wait for the limit.
+    /// frames, an interrupt, or the end of a wait for a rate limit.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let receive_ns = self.sink.next_deadline_ns(self.sink.hold.next_open_ns(&self.wire));
         receive_ns.into_iter().chain(self.source.plan.next_deadline_ns()).min()
     }
 
-    /// Returns the host's side.
+    /// Returns the host port.
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// Returns the host's side, for changes between polls.
+    /// Returns the host port, for changes between polls.
     pub fn host_mut(&mut self) -> &mut H {
         &mut self.host
     }
 
-    /// Returns the wire's side.
+    /// Returns the wire port.
     pub fn wire(&self) -> &W {
         &self.wire
     }
 
-    /// Returns the wire's side, for changes between polls.
+    /// Returns the wire port, for changes between polls.
     pub fn wire_mut(&mut self) -> &mut W {
         &mut self.wire
     }

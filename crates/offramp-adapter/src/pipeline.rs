@@ -13,7 +13,7 @@
 //! | hold | defers frames for moderation and the rate limit, on the wire or in a queue |
 //! | deliver | opens, verifies, coalesces, segments for a host without the offload, marks, hands over |
 //!
-//! A pair is a switch with one destination: every frame that works on a cable also works on a switch.
+//! A queue pair is like a switch with one destination: every frame that passes over a cable also passes over a switch.
 
 pub(crate) mod budget;
 pub mod control;

@@ -1,8 +1,8 @@
-//! The two sides of an adapter: a host, and a wire.
+//! The two kinds of port of an adapter: the host port and the wire port.
 //!
 //! The owner of a buffer lends it. A host port lends the last fetched frame. A wire port lends the buffer for the next
-//! frame, and the last arrived frame. No frame is copied to change hands, and no memory is allocated per frame. Time is
-//! an argument, in nanoseconds since any fixed moment.
+//! frame, and the last arrived frame. No frame is copied when it is passed on, and no memory is allocated per frame.
+//! Time is an argument, in nanoseconds since any fixed moment.
 //!
 //! One thread owns a port and runs this loop:
 //!
@@ -39,19 +39,19 @@ use std::task::Waker;
 /// The reason a port did not accept or provide a frame. The frame is lost, and the caller counts the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
-    /// The other side currently has no room.
+    /// The host or the wire currently has no room.
     #[error("no room")]
     Full,
-    /// The other side refuses this frame, with this error number.
+    /// The host or the wire refuses this frame, with this error number.
     #[error("refused (error number {0})")]
     Refused(i32),
-    /// The frame is lost between the other side and this port.
+    /// The frame is lost between this port and the host or the wire.
     #[error("lost ({})", .0.name())]
     Lost(Loss),
-    /// The other side filters out such frames.
+    /// A filter of the host or of the wire rejects this frame.
     #[error("filtered by the host")]
     Filtered,
-    /// The other side is gone for good, and the port is unusable.
+    /// The host or the wire is gone for good, and the port is unusable.
     #[error("closed (error number {0})")]
     Closed(i32),
 }
@@ -80,23 +80,23 @@ pub struct InterruptCounts {
 /// The interrupts of a host that can access its frames before an interrupt.
 ///
 /// A guest shares its rings: it sees the frames published by [`HostPort::rx_flush`] with or without an interrupt. A
-/// polling guest needs no interrupt. So moderation defers only the interrupt here, never a frame. Each queue of the
-/// port has separate moderation for received frames and for transmit completions. Frames are counted as they are handed
-/// over: a super-frame counts as one frame, since the host processes it as one frame.
+/// polling guest needs no interrupt. So for this kind of host, moderation defers only the interrupt, never a frame.
+/// Each queue of the port has separate moderation for received frames and for transmit completions. Frames are counted
+/// as they are handed over: a super-frame counts as one frame, since the host processes it as one frame.
 pub trait Interrupts {
     /// Changes the moderation, including that of frames already published. Under
     /// [`Policy::Off`](crate::moderation::Policy::Off), the initial state, each publication interrupts the host. A
     /// change to this policy sends a deferred interrupt at once.
     fn moderate(&mut self, config: &ModerationConfig);
 
-    /// Sends the interrupts due at `now_ns`. The adapter calls this after each batch, and at
+    /// Sends the interrupts due at `now_ns`. The adapter calls this method after each batch, and at
     /// [`Interrupts::next_due_ns`].
     ///
     /// Returns the number of interrupts sent since the last call, including undeferred ones.
     fn send_due(&mut self, now_ns: u64) -> InterruptCounts;
 
-    /// Returns one wait per call: that of the oldest received frame for a deferred interrupt sent since the last call,
-    /// nanoseconds. Returns `None` after all waits were returned.
+    /// Returns one wait per call, nanoseconds: the time for which the oldest received frame waited for a deferred
+    /// interrupt. Only interrupts sent since the last call are included. Returns `None` after all waits were returned.
     fn take_wait_ns(&mut self) -> Option<u64> {
         None
     }
@@ -112,13 +112,13 @@ pub trait Interrupts {
     fn wait_max_ns(&self) -> u64;
 }
 
-/// Receive in place: the adapter writes frames into the host's own buffers. A port without such buffers keeps the
-/// default methods.
+/// Receive in place: the adapter writes frames into the host's own buffers. A port whose host lends no buffers keeps
+/// the default methods.
 #[auto_impl::auto_impl(Box)]
 pub trait InPlace {
     /// Begins a frame in the host's own buffers, with room for its headers `head` at the front. Headers of the same
     /// length and addresses replace `head` at the commit. `slot` identifies the frame until the commit. Returns `false`
-    /// if the port has no such buffers, or no room: the adapter then builds the frame in its own memory and calls
+    /// if the host lends no buffers or has no room: the adapter then builds the frame in its own memory and calls
     /// [`HostPort::rx_deliver`].
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
@@ -145,14 +145,14 @@ pub trait InPlace {
         Err(PortError::Full)
     }
 
-    /// Returns whether the host waits for its buffers: frames written in place should then be committed now.
+    /// Returns whether the host waits for its lent buffers: frames written in place should then be committed now.
     #[inline]
     fn rx_wants_commit(&self) -> bool {
         false
     }
 }
 
-/// The host's side of one queue pair: a kernel with a TAP, a guest, or a program.
+/// The host port of one queue pair: a kernel with a TAP, a guest, or a program.
 #[auto_impl::auto_impl(Box)]
 pub trait HostPort: InPlace {
     /// Fetches the next frame from the host. Returns `false` if there was none. [`HostPort::tx_frame`] lends the frame
@@ -168,8 +168,8 @@ pub trait HostPort: InPlace {
     /// and ESP can overwrite its sealed parts.
     fn tx_frame(&mut self) -> Frame<'_>;
 
-    /// Lends the last fetched frame with another VLAN tag, until the frame is lent otherwise. Returns `None` if the
-    /// port cannot insert the tag; the frame is then lost. A port with a
+    /// Lends the last fetched frame with another VLAN tag, until the frame is lent with its own tag. Returns `None` if
+    /// the port cannot insert the tag; the frame is then lost. A port with a
     /// [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can insert a tag.
     #[inline]
     fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
@@ -185,8 +185,8 @@ pub trait HostPort: InPlace {
     }
 
     /// Returns the cost of the last [`HostPort::tx_next`] or [`HostPort::tx_hold`] beyond the frame's bytes, expressed
-    /// in bytes. The cost also counts after a refused frame or without a frame. The turn pays the cost: a guest may
-    /// split a frame into a thousand descriptors.
+    /// in bytes. The cost also counts after a refused frame or without a frame. The cost is charged to the budget of
+    /// the turn, because a guest may split a frame into a thousand descriptors.
     #[inline]
     fn tx_cost_bytes(&self) -> usize {
         0
@@ -198,8 +198,8 @@ pub trait HostPort: InPlace {
         0
     }
 
-    /// Replaces the call of [`HostPort::tx_next`] while the host is at its limit. The port does the other work of that
-    /// call.
+    /// Replaces [`HostPort::tx_next`] while the host is at its transmit limit. The port does all work of `tx_next`
+    /// except fetching a frame.
     #[inline]
     fn tx_hold(&mut self) {}
 
@@ -216,15 +216,15 @@ pub trait HostPort: InPlace {
     /// Fails if the host has no room, refuses the frame, or is gone. The frame is lost.
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
 
-    /// Returns the queue of the last delivered frame, as [`HostPort::tx_queue`] does for the last fetched one.
+    /// Returns the queue of the last delivered frame, as [`HostPort::tx_queue`] does for the last fetched frame.
     #[inline]
     fn rx_queue(&self) -> usize {
         0
     }
 
     /// Reports a frame lost because the queue for the port's receive limit is full. On the wire, the frame makes
-    /// `frames` frames with `bytes` in total. The port's counters include the loss; a host may also count the loss for
-    /// each of its own queues.
+    /// `frames` frames with `bytes` bytes in total. The port's counters include the loss; a host may also count the
+    /// loss for each of its own queues.
     #[inline]
     fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
         let _ = (frame, frames, bytes);
@@ -272,7 +272,7 @@ pub struct Arrival {
     pub len: usize,
 }
 
-/// The wire's side of one queue pair.
+/// The wire port of one queue pair.
 pub trait WirePort {
     /// Returns the number of frames the wire accepts now; 0 makes the host wait.
     fn room(&mut self, now_ns: u64) -> usize;
@@ -284,7 +284,7 @@ pub trait WirePort {
     /// Sends the first `count` of the lent buffers, `len` bytes from each, after all earlier frames.
     fn put(&mut self, len: usize, count: usize, now_ns: u64);
 
-    /// Ends a batch: all frames put so far are now on their way.
+    /// Ends a batch: the wire transmits all frames put so far.
     fn flush(&mut self);
 
     /// Takes the next frame that arrived by `now_ns`, lent until the next call.
@@ -296,15 +296,16 @@ pub trait WirePort {
     /// Passes each untaken frame that arrives by `until_ns` to `note`, in order, except the first `skip` frames. Takes
     /// no frame.
     ///
-    /// Returns the number of further frames the wire accepts before its other end has to wait. Returns `u32::MAX` if
-    /// the other end never has to wait, or if the number is unknown.
+    /// Returns the number of further frames the wire accepts before the other end of the wire has to wait. Returns
+    /// `u32::MAX` if the other end never has to wait, or if the number is unknown.
     fn arrivals(&self, skip: usize, until_ns: u64, note: impl FnMut(Arrival)) -> u32;
 
-    /// Advances the wire's time to `now_ns`. Counts in `stats` the frames lost on this side since the last call
-    /// ([`Direction::lose_on_line`]), each as incoming and as lost. Sets the gauges of the adapter's memory.
+    /// Advances the wire's time to `now_ns`. Counts in `stats` the frames that this end of the wire lost since the last
+    /// call ([`Direction::lose_on_line`]), each as incoming and as lost. Sets the gauges of the adapter's memory.
     ///
-    /// Returns the number of frames lost since the last call among those that [`WirePort::arrivals`] may have passed.
-    /// The lost frames were the oldest ones. A wire without loss after arrival, such as a cable, does nothing here.
+    /// Returns the number of frames lost since the last call among the frames that [`WirePort::arrivals`] may have
+    /// passed. The lost frames were the oldest of these frames. A wire without loss after arrival, such as a cable,
+    /// does nothing here.
     #[inline]
     fn advance(&mut self, now_ns: u64, stats: &Direction) -> usize {
         let _ = (now_ns, stats);
@@ -312,10 +313,10 @@ pub trait WirePort {
     }
 }
 
-/// A wire on which a thread can sleep, with known sending times.
+/// A wire on which a thread can sleep, and whose sending times are known.
 pub trait Line: WirePort {
-    /// Registers `waker`, woken when the other end puts a frame or makes room. The caller must poll once more before it
-    /// sleeps.
+    /// Registers `waker`, which is woken when the other end puts a frame or makes room. The caller must poll once more
+    /// before it sleeps.
     fn register(&self, waker: &Waker);
 
     /// Cancels [`Line::register`].
@@ -325,8 +326,8 @@ pub trait Line: WirePort {
     /// `None` if the wire has room now, or if only the other end can make room.
     fn next_room_ns(&self, now_ns: u64) -> Option<u64>;
 
-    /// Returns the time at which the last bit of all frames put so far leaves, nanoseconds; in the past if the wire is
-    /// free.
+    /// Returns the time at which the last bit of all frames put so far leaves this end of the wire, nanoseconds. The
+    /// time is in the past if the wire is free.
     fn sent_ns(&self) -> u64;
 
     /// Returns whether no frame is left to be taken, neither arrived nor in flight.

@@ -118,7 +118,7 @@ impl PortSecurity {
         is_own && self.may_be(source)
     }
 
-    /// Returns whether the host may use this Ethernet address.
+    /// Returns whether the host may use this Ethernet address as a source address.
     #[inline]
     fn may_be(&self, mac: &[u8]) -> bool {
         // Usually the list has one address: a loop costs more than the comparison.
@@ -129,7 +129,7 @@ impl PortSecurity {
         }
     }
 
-    /// Returns whether the host may use this IP address.
+    /// Returns whether the host may use this IP address as a source address.
     #[inline]
     fn may_have(&self, address: IpAddr) -> bool {
         self.ip_addresses.is_empty()

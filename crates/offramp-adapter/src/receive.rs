@@ -12,7 +12,8 @@ use offramp_offload::frame::Frame;
 /// The wire of a queue pair as a source of frames, for one batch.
 pub(crate) struct Receive<'a, W> {
     pub(crate) wire: &'a mut W,
-    /// The sending side of the host. It holds the link state, the VLANs and the draining flag of both directions.
+    /// The source of the host's frames. The source holds the link state, the VLANs and the draining flag of both
+    /// directions.
     pub(crate) port: &'a Source,
     /// Offloads currently allowed by the user.
     pub(crate) allowed: Offloads,
@@ -22,7 +23,8 @@ pub(crate) struct Receive<'a, W> {
 }
 
 impl<W: WirePort> Receive<'_, W> {
-    /// Moves due frames until the wire has none, the host is at its limit, or a batch is full; then ends the batch.
+    /// Moves due frames until the wire has none, the host is at its receive limit, or a batch is full; then ends the
+    /// batch.
     ///
     /// `clock` returns the caller's processor time, nanoseconds from any moment. Under moderation, the clock is read
     /// before and after some batches, to measure their cost.
@@ -41,7 +43,7 @@ impl<W: WirePort> Receive<'_, W> {
         let Self { wire, port, .. } = self;
         let stats = &queues[0].receive;
         hold.left(wire.advance(now_ns, stats));
-        // Draining a wire ignores the limit.
+        // While a queue pair drains its wire, the receive limit does not apply.
         let is_draining = port.is_draining;
         let due = if is_draining || deliver.meter.is_open(now_ns) { hold.open(wire, stats, now_ns) } else { 0 };
         if due == 0 && deliver.next_release_ns().is_none_or(|at| now_ns < at) {

@@ -13,9 +13,9 @@ use strum::{IntoStaticStr, VariantArray};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Loss {
-    /// No room: the new frame was lost.
+    /// The frame was lost for lack of room.
     Drop,
-    /// No room: a new frame displaced a frame in the adapter's memory.
+    /// A frame in the adapter's memory was lost: for lack of room, a newer frame displaced it.
     Overrun,
     /// The frame is longer than the MTU allows.
     TooLong,
@@ -317,7 +317,7 @@ impl Direction {
     /// Ends a batch, possibly without frames of the host.
     #[inline]
     pub(crate) fn end_batch(&self) {
-        // Saturates, because frames may have been subtracted again.
+        // The subtraction saturates, because frames may have been subtracted from `host_frames` again.
         let frames = self.host_frames.get().saturating_sub(self.batch_frames.sum());
         if frames > 0 {
             self.batch_frames.record(frames);
@@ -391,7 +391,8 @@ pub struct QueueStats {
 }
 
 impl QueueStats {
-    /// Returns the counters of one of `queues`. A single entry counts for all queues.
+    /// Returns the counters of the queue with the index that `queue` returns. A single entry in `queues` counts for all
+    /// queues.
     #[inline]
     pub fn of(queues: &[Self], queue: impl FnOnce() -> usize) -> &Self {
         match queues {

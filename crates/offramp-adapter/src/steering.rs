@@ -10,10 +10,10 @@
 //! this order.
 //!
 //! A flow moves if the host sends on another pair, or if the set of pairs in use changes. A flow also moves if the host
-//! did not send for [`AGE_MAX_NS`] and the hash selects another pair. After a move, unseen frames lie in one ring and
-//! later frames in another ring. The host chooses the ring to read first, as with every adapter with steering. Steering
-//! guarantees only that the earlier frames are published before the later ones: [`Choice::left`] names the pair to
-//! flush first.
+//! did not send for [`AGE_MAX_NS`] and the hash selects another pair. After a move, frames that the host has not yet
+//! seen are in one ring, and later frames are in another ring. The host chooses the ring to read first, as with every
+//! adapter with steering. Steering guarantees only that the earlier frames are published before the later ones:
+//! [`Choice::left`] names the pair to flush first.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{Network, Transport};
@@ -57,7 +57,7 @@ pub struct Choice {
     pub left: Option<usize>,
 }
 
-/// A flow sent by the host. A hash of 0 marks an empty entry.
+/// A flow on which the host has sent. A hash of 0 marks an empty entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     hash: u32,
@@ -106,8 +106,8 @@ impl Steering {
     }
 
     /// Sets the pairs in use, in ascending order. Returns whether the set has changed. Flows may move after a change,
-    /// so the frames already delivered must be published to the host first. If no pair is in use, frames go to the
-    /// first pair, which then has no room. Every host uses the first pair (virtio 1.3, 5.1.6.5.6).
+    /// so the frames already delivered must be published to the host first. If no pair is in use, frames are delivered
+    /// to the first pair, which has no room. Every host uses the first pair (virtio 1.3, 5.1.6.5.6).
     pub fn set_pairs(&mut self, pairs: impl Iterator<Item = usize> + Clone) -> bool {
         let first = pairs.clone().next().is_none().then_some(0);
         let pairs = pairs.chain(first).map(|pair| pair as u16);

@@ -1,9 +1,9 @@
 //! A learning switch among host ports, in one thread.
 //!
-//! The switch connects a guest with other guests, a TAP and an existing interface. Every side is a [`HostPort`]. A side
-//! sends frames with offload requests (a partial checksum, a segmentation), and receives frames with a checksum state.
-//! Between two sides, a frame is changed only where the receiver needs the change. A port's offloads are those accepted
-//! by the host ∩ those allowed by the user.
+//! The switch connects a guest with other guests, a TAP and an existing interface. Every port of the switch is a
+//! [`HostPort`]. A port sends frames with offload requests (a partial checksum, a segmentation), and receives frames
+//! with a checksum state. Between two ports, a frame is changed only where the receiver needs the change. A port's
+//! offloads are those accepted by the host ∩ those allowed by the user.
 //!
 //! | frame | receiving port | treatment |
 //! |---|---|---|
@@ -20,9 +20,9 @@
 //!
 //! No frame overtakes another: before a frame bypasses the coalescer of its destination, the coalescer is flushed. A
 //! destination without room loses its own frames and delays no other port. Ports take turns with a budget. If a
-//! super-frame makes more frames than the budget allows, the next turn continues it. Frames for unknown destinations
-//! and for groups are sent to all other ports, up to a limit per ingress port. No frame returns to its ingress port. A
-//! port at its receive limit has a queue, and delays no other port either.
+//! super-frame makes more frames than the budget allows, the next turn sends the remaining frames. Frames for unknown
+//! destinations and for groups are sent to all other ports, up to a limit per ingress port. No frame returns to its
+//! ingress port. A port at its receive limit has a queue, and delays no other port either.
 //!
 //! With [`SwitchConfig::learning`] off, the switch is a link: two ports, and every frame is sent to the other port.
 
@@ -52,7 +52,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
-/// The offset of the sealed frames. The space before the first frame is for a tag.
+/// Offset of the first sealed frame in its buffer, bytes. The space before the frame is for a VLAN tag.
 const SEALED_AT: usize = FRAME_ALIGN;
 
 /// A learning switch. The [module](self) describes the rules.
@@ -146,8 +146,8 @@ impl<P: HostPort> Switch<P> {
         self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(|port| port.next_deadline_ns()).min()
     }
 
-    /// Registers `waker`, woken when a port is added or removed, or when its settings change. The caller must poll once
-    /// more before it sleeps.
+    /// Registers `waker`, which is woken when a port is added or removed, or when its settings change. The caller must
+    /// poll once more before it sleeps.
     pub fn register(&mut self, waker: &Waker) {
         self.control.register(Some(waker));
         self.waker = Some(waker.clone());
@@ -161,15 +161,15 @@ impl<P: HostPort> Switch<P> {
         self.ports.iter().flatten().for_each(|port| port.shared.unregister());
     }
 
-    /// Polls as [`Switch::poll_timed`] does, but measures neither the interrupt cost nor the length of a turn.
+    /// Polls as [`Switch::poll_timed`] does, but measures neither the interrupt cost nor the duration of a turn.
     pub fn poll(&mut self, now_ns: u64) -> Progress {
         self.poll_timed(now_ns, &|| now_ns, &|| now_ns)
     }
 
     /// Gives every port one turn, then ends the batch. A port that closes is skipped from then on
     /// ([`SwitchPort::closed`]), and the other ports continue. `thread_time` returns the caller's processor time,
-    /// nanoseconds from any moment; it is read only where frames wait for moderation. `clock` is the clock of `now_ns`,
-    /// and is read in long turns.
+    /// nanoseconds from any moment; the time is read only where frames wait for moderation. `clock` is the clock of
+    /// `now_ns`, and is read in long turns.
     pub fn poll_timed(&mut self, now_ns: u64, thread_time: &impl Fn() -> u64, clock: &impl Fn() -> u64) -> Progress {
         let requests = self.control.requests();
         let mut progress = Progress { moved: !requests.is_empty(), ..Progress::default() };
@@ -258,8 +258,8 @@ impl<P: HostPort> Switch<P> {
         let used = self.ports.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.ports.truncate(used);
         self.share_stations();
-        // The host must be dropped first. Once the number is free, another port may use it, and its user owns the host
-        // alone.
+        // The host must be dropped before the port's number is released. After the release, another port may use the
+        // number, and its user must be the only owner of the host.
         drop(port);
         self.control.release(shared);
     }

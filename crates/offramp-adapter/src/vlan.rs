@@ -118,7 +118,7 @@ impl PortVlans {
     /// Returns the tag change for a frame delivered to the port's host.
     ///
     /// # Errors
-    /// Returns [`Loss::Vlan`] if the host would find a second tag in place of the removed one.
+    /// Returns [`Loss::Vlan`] if the host would find a second tag in place of the removed tag.
     #[inline]
     pub(crate) fn change_for(&self, vlan: FrameVlan) -> Result<TagChange, Loss> {
         if self.is_off() || self.untagged != Some(vlan.vid) {

@@ -22,7 +22,7 @@ pub enum SaState {
     Soft,
     /// The association was replaced, and opens packets until its grace time ends.
     Retiring,
-    /// A hard limit is reached.
+    /// The association has reached a hard limit.
     Expired,
     /// The association's sequence numbers are used up, or the next numbers are not yet reserved.
     SequenceExhausted,
@@ -39,17 +39,18 @@ pub struct SaStatus {
     pub state: SaState,
     /// The last used sequence number (outbound), or the highest accepted one (inbound).
     pub sequence: u64,
-    /// Number of packets sealed, or found genuine.
+    /// Number of packets sealed (outbound), or opened and found genuine (inbound).
     pub packets: u64,
-    /// Bytes of the unencrypted IP packets.
+    /// Bytes of the sealed or opened IP packets, counted unencrypted.
     pub bytes: u64,
     /// Number of NAT-keepalives sent for the association.
     pub keepalives: u64,
-    /// Number of refused packets by reason; empty for an outbound association.
+    /// Number of packets refused by the association, by reason; empty for an outbound association.
     pub refused: Vec<(Refused, u64)>,
 }
 
-/// The channel for events. The channel stays short, because each association sends each event once.
+/// The channel for the events of an association. The channel never holds many events, because each association sends
+/// each event only once.
 pub(super) type Events = Option<Sender<SaEvent>>;
 
 /// Reports each event of an association once.
@@ -91,7 +92,7 @@ pub(crate) struct Outbound {
     pub(super) shared: SharedOutbound,
     reporter: Reporter,
     is_exhaustion_reported: AtomicBool,
-    /// The keepalives of an association behind a NAT.
+    /// The keepalives of an association behind a NAT; `None` for any other association.
     pub(super) keepalive: Option<Arc<Keepalive>>,
     /// Waker of the keeper, the thread that reserves sequence numbers; `None` without a keeper.
     keeper: Option<Waker>,
@@ -143,7 +144,7 @@ impl Outbound {
         grant
     }
 
-    /// Advances the time to `now_ns`. Returns the time of the next work.
+    /// Advances the association's time to `now_ns`. Returns the time of the next necessary call, nanoseconds.
     pub(super) fn tick(&self, now_ns: u64) -> Option<u64> {
         self.reporter.report_lifetime(self.shared.tick(now_ns));
         self.shared.next_due_ns()
@@ -179,7 +180,7 @@ pub(crate) struct Inbound {
     retirement: Mutex<Retirement>,
     /// Waker of the keeper, the thread that records the highest sequence number; `None` without a keeper.
     keeper: Option<Waker>,
-    /// The recorded sequence number. A higher number wakes the keeper once.
+    /// The last sequence number recorded by the keeper. A packet with a higher sequence number wakes the keeper once.
     noted: AtomicU64,
     is_keeper_woken: AtomicBool,
 }
@@ -195,10 +196,11 @@ enum Retirement {
     Over,
 }
 
-/// The state of an association after time has passed.
+/// The state of an inbound association after [`Inbound::tick`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
-    /// The association stays in force. The value is the time of the next tick, if any.
+    /// The association stays installed. The value is the time of the next necessary call of [`Inbound::tick`],
+    /// nanoseconds; `None` if no call is necessary.
     Until(Option<u64>),
     /// The grace time has ended, and the association must be removed.
     Over,
@@ -269,7 +271,7 @@ impl Inbound {
         *lock(&self.retirement) != Retirement::No
     }
 
-    /// Advances the time to `now_ns`.
+    /// Advances the association's time to `now_ns`.
     pub(super) fn tick(&self, now_ns: u64) -> Passed {
         self.reporter.report_lifetime(self.shared.tick(now_ns));
         let mut retirement = lock(&self.retirement);

@@ -1,4 +1,4 @@
-//! Changes of the associations and policy in force: all changes are checked first, then applied at once.
+//! Changes of a port's associations and policy: all requested changes are checked first, then applied together.
 
 use super::association::{Events, Inbound, Outbound, SaStatus};
 use super::keys::KeyRegistry;
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// One change of associations or policy.
+/// One change of a port's associations or policy.
 #[derive(Clone, Debug)]
 pub enum SaChange {
     /// Replaces the policy for packets that match no association.
     Policy(Policy),
-    /// Forgets the selectors of removed associations; the policy then decides on their packets.
+    /// Forgets the selectors of removed associations; the policy then decides on packets that match these selectors.
     ForgetRemoved,
     /// Adds an association after the existing ones.
     Add {
@@ -26,15 +26,16 @@ pub enum SaChange {
         /// The association's configuration.
         config: Box<SaConfig>,
     },
-    /// Removes an association at once; its packets are refused from then on.
+    /// Removes an association at once; from then on, packets of the association are refused.
     Remove {
         /// The association's direction.
         direction: SaDirection,
         /// The association's security parameters index.
         spi: u32,
     },
-    /// Replaces an association without losing a frame. Outbound, the new association seals from the next super-frame
-    /// on. Inbound, both associations open until the old one's grace time ends (RFC 7296 2.8).
+    /// Replaces an association without losing a frame. A new outbound association seals from the next super-frame on.
+    /// For the inbound direction, both associations open packets until the grace time of the old association ends (RFC
+    /// 7296 2.8).
     Rekey {
         /// The direction of both associations.
         direction: SaDirection,
@@ -54,7 +55,7 @@ pub enum SaChange {
     },
 }
 
-/// The reason for refusing all requested changes. Each message is one line.
+/// The reason for refusing all requested changes. Each error message is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaError {
     /// The configuration is invalid.
@@ -81,7 +82,8 @@ pub enum SaError {
         /// The UDP port of another association.
         taken: u16,
     },
-    /// Both directions, or two associations, would seal with one key and the same sequence numbers.
+    /// The associations of both directions, or two outbound associations, would seal with the same key and the same
+    /// sequence numbers.
     #[error(
         "SA {direction} {spi:#010x}: SA {other_direction} {other:#010x} has the same key; make one for each of them"
     )]
@@ -95,7 +97,7 @@ pub enum SaError {
         /// Security parameters index of the other association.
         other: u32,
     },
-    /// An earlier association has sealed packets with the key.
+    /// An earlier association has sealed packets with the key of the requested association.
     #[error(
         "SA out {spi:#010x}: its key has sealed packets before; make a new key, \
          or go on after the numbers that were used with sequence = {sequence}"
@@ -106,7 +108,7 @@ pub enum SaError {
         /// Minimum value of `sequence`.
         sequence: u64,
     },
-    /// Two ports would seal with one key and the same sequence numbers.
+    /// Two ports would seal with the same key and the same sequence numbers.
     #[error("SA out {spi:#010x}: port \"{port}\" seals with the same key; make one for each of them")]
     KeyOfAnotherPort {
         /// The association's security parameters index.
@@ -114,7 +116,7 @@ pub enum SaError {
         /// The other port's name.
         port: String,
     },
-    /// The association's sequence numbers could not be reserved, and would be used again after a crash.
+    /// The association's sequence numbers could not be reserved, so they would be used again after a crash.
     #[error("SA {direction} {spi:#010x}: reserving its sequence numbers: {cause}")]
     Unreserved {
         /// The requested direction.
@@ -129,7 +131,8 @@ pub enum SaError {
 /// The associations and policy of a port, changeable by any thread.
 #[derive(Debug, Default)]
 pub struct Ipsec {
-    /// Incremented with each change, so that a batch without a change takes no lock.
+    /// Number of changes so far. A batch compares this number with its previous value, so a batch without a change
+    /// takes no lock.
     changes: AtomicU32,
     in_force: Mutex<Arc<InForce>>,
     /// Held during a whole change, including the wait for a [`KeyStore`](super::KeyStore). Threads on the frame path
@@ -138,7 +141,7 @@ pub struct Ipsec {
     context: Mutex<Context>,
 }
 
-/// The resources of new associations, in addition to their configuration.
+/// The resources of new associations, in addition to the configuration of each association.
 #[derive(Clone)]
 struct Context {
     library: &'static dyn CipherLibrary,
@@ -161,7 +164,7 @@ impl Default for Context {
 }
 
 impl Ipsec {
-    /// Sets the cipher library for associations created from now on.
+    /// Sets the cipher library with which associations created from now on seal and open.
     pub fn use_ciphers(&self, library: &'static dyn CipherLibrary) {
         lock(&self.context).library = library;
     }
@@ -176,8 +179,8 @@ impl Ipsec {
         lock(&self.context).events = Some(events);
     }
 
-    /// Shares the keys of associations created from now on with other ports, under the name `port`. Before this call,
-    /// the port has its own registry.
+    /// Registers the keys of associations created from now on in `keys`, a registry shared with other ports. The port's
+    /// name in the registry is `port`. Before this call, the port has its own registry.
     pub fn share_keys(&self, keys: &Arc<KeyRegistry>, port: &str) {
         let mut context = lock(&self.context);
         (context.keys, context.port) = (Arc::clone(keys), port.into());
@@ -189,12 +192,12 @@ impl Ipsec {
     }
 
     /// Returns the selectors of removed associations. Matching packets are lost, unless another association or a policy
-    /// entry also matches.
+    /// entry also matches them.
     pub fn removed(&self) -> Vec<PolicyEntry> {
         lock(&self.in_force).removed.entries().collect()
     }
 
-    /// Returns the state of every association, outbound ones first.
+    /// Returns the state of every association, outbound associations first.
     pub fn status(&self) -> Vec<SaStatus> {
         let in_force = Arc::clone(&lock(&self.in_force));
         let outbound = in_force.outbound.iter().map(|sa| sa.status());
@@ -212,8 +215,8 @@ impl Ipsec {
         found.cloned()
     }
 
-    /// Prepares all changes, so that making them cannot fail, and locks out other changes until then. Waits until the
-    /// sequence numbers of new associations are reserved.
+    /// Prepares all changes, so that [`Prepared::make`] cannot fail. Blocks other changes until the returned value is
+    /// dropped. Waits until the sequence numbers of new associations are reserved.
     ///
     /// # Errors
     /// Returns the index in `changes` of the first failing change, and the reason.
@@ -243,13 +246,13 @@ impl Ipsec {
         }
     }
 
-    /// Returns the change counter.
+    /// Returns the number of changes so far.
     #[inline]
     pub(crate) fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Returns the associations and policy in force.
+    /// Returns the current associations and policy.
     pub(crate) fn in_force(&self) -> Arc<InForce> {
         Arc::clone(&lock(&self.in_force))
     }
@@ -264,7 +267,7 @@ impl Drop for Ipsec {
     }
 }
 
-/// Valid changes, not yet made. Dropping the value discards the changes.
+/// Checked changes that are not yet made. Dropping the value discards the changes.
 pub(crate) struct Prepared<'a> {
     ipsec: &'a Ipsec,
     before: Arc<InForce>,
@@ -281,7 +284,8 @@ impl Prepared<'_> {
         let mut current = lock(&ipsec.in_force);
         draft.retiring.iter().for_each(|(sa, grace_ns)| sa.retire(*grace_ns));
         draft.release();
-        // Associations removed meanwhile stay removed, and their selectors still require protection.
+        // Inbound associations removed since the preparation stay removed, and packets that match their selectors still
+        // require protection.
         let is_gone = |sa: &Arc<Inbound>| {
             let is_in = |all: &InForce| all.inbound.iter().any(|other| Arc::ptr_eq(other, sa));
             is_in(before) && !is_in(&current)
@@ -310,17 +314,17 @@ fn find_inbound(in_force: &InForce, spi: u32) -> Option<usize> {
     in_force.inbound.iter().position(|sa| sa.spi() == spi)
 }
 
-/// The next state, built without touching the state in force.
+/// The associations and policy after the changes, built without touching the current ones.
 struct Draft {
     next: InForce,
     context: Context,
     retiring: Vec<(Arc<Inbound>, u64)>,
-    /// Outbound associations to remove. An association is used until the draft is in force, so its last number is not
-    /// known earlier.
+    /// Outbound associations to remove. An association seals until the draft replaces the current state, so its last
+    /// sequence number is not known earlier.
     leaving: Vec<Leaving>,
     /// Inbound associations to remove.
     ending: Vec<Arc<Inbound>>,
-    /// New associations; their keys are already registered.
+    /// New associations, whose keys are already registered.
     made: Vec<Made>,
 }
 
@@ -333,7 +337,8 @@ enum Made {
 /// An outbound association to remove.
 struct Leaving {
     sa: Arc<Outbound>,
-    /// Another association replaces this one, so frames to be sealed by it are not lost.
+    /// Another association replaces the removed association, so frames that the removed association should have sealed
+    /// are not lost.
     is_replaced: bool,
 }
 
@@ -356,7 +361,7 @@ impl Draft {
         self.context.keys.keep().map(|_| ()).map_err(|cause| (last.unwrap_or(0), failed(cause)))
     }
 
-    /// Releases the keys of the new associations, which do not come into force.
+    /// Releases the keys of the new associations when the changes are discarded.
     fn give_up(&self) {
         for made in &self.made {
             match made {
@@ -423,8 +428,8 @@ impl Draft {
         Ok(made)
     }
 
-    /// Refuses a counter-mode key used in both directions or by two outbound associations: sequence numbers would be
-    /// reused.
+    /// Refuses a counter-mode key used in both directions or by two outbound associations: two packets would use the
+    /// key with the same sequence number.
     fn check_key_is_alone(&self, direction: SaDirection, config: &SaConfig) -> Result<(), SaError> {
         if !config.suite.is_counter_mode() {
             return Ok(());
@@ -451,7 +456,7 @@ impl Draft {
         }
         self.check_key_is_alone(SaDirection::In, config)?;
         let Context { library, events, keys, .. } = &self.context;
-        // Sequence numbers accepted by an earlier association are not accepted again.
+        // Sequence numbers that an earlier association accepted are not accepted again.
         let sequence = config.sequence.max(keys.last_number(SaDirection::In, config).unwrap_or(0));
         let config = &SaConfig { sequence, ..config.clone() };
         let made = Arc::new(Inbound::new(config, *library, events.clone(), keys.waker().cloned())?);
@@ -499,7 +504,8 @@ fn udp_port_of(config: &SaConfig) -> Option<u16> {
     config.udp.map(|ports| ports.destination)
 }
 
-/// Returns the UDP port at which encapsulated packets arrive.
+/// Returns the UDP port at which encapsulated packets of all inbound associations arrive; `None` without UDP
+/// encapsulation.
 pub(super) fn udp_port(in_force: &InForce) -> Option<u16> {
     in_force.inbound.iter().find_map(|sa| udp_port_of(sa.shared.config()))
 }

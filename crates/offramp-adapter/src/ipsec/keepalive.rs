@@ -1,8 +1,8 @@
 //! Keepalives of an idle association behind a NAT (RFC 3948 4). If the association has sent no packet for its keepalive
-//! interval, it sends a datagram of one byte with its addresses and ports.
+//! interval, the adapter sends a datagram of one byte with the association's addresses and ports.
 //!
-//! A keepalive is made from the last sealed packet, including the Ethernet header. Before the first packet, the NAT has
-//! no entry to keep.
+//! A keepalive is made from the headers of the last sealed packet, including the Ethernet header. Before the first
+//! sealed packet, no keepalive is sent, because the NAT has no entry to keep alive.
 
 use super::InForce;
 use super::association::Outbound;
@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// Retry interval if the wire had no room, nanoseconds: short compared with keepalive intervals, long compared with the
-/// time between frames.
+/// Time after which a keepalive is sent again if the wire had no room for it, nanoseconds. The time is short compared
+/// with keepalive intervals, and long compared with the time between frames.
 const RETRY_NS: u64 = 10_000_000;
 /// Maximum bytes copied from a sealed frame: Ethernet with tags, IP with options and UDP, and some IPv6 extension
-/// headers in transport mode. With longer headers, no keepalive is sent.
+/// headers in transport mode. If the headers of a frame are longer, no keepalive is sent.
 const HEADERS_LEN_MAX: usize = 192;
 
-/// Metadata of a frame truncated after its headers: its length fields are ignored, as for a super-frame.
+/// Metadata of a frame truncated after its headers: the length fields in the headers are ignored, as for a super-frame.
 const HEADERS_ALONE: TxMeta =
     TxMeta { checksum: None, segmentation: Some(Segmentation::new(SegmentationKind::Udp, 0)) };
 
-/// The keepalives of one association, shared by its queue pairs and by its successor after a rekey. A NAT cannot
-/// distinguish the successor from the association.
+/// The keepalives of one association. All queue pairs of the association share the keepalives, and a rekey passes the
+/// keepalives on to the new association. A NAT cannot distinguish the new association from the old one.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     gap_ns: u64,
@@ -36,7 +36,7 @@ pub(super) struct Keepalive {
     last: Mutex<Last>,
 }
 
-/// The last packet sent.
+/// The last packet that an association sent.
 #[derive(Debug, Default)]
 struct Last {
     /// Time of the last packet, nanoseconds; `None` before the first packet.
@@ -66,7 +66,8 @@ impl Keepalive {
         lock(&self.last).at_ns.map(|at_ns| at_ns.saturating_add(self.gap_ns))
     }
 
-    /// Makes a keepalive if one is due, for only one of several threads.
+    /// Writes a keepalive to `out` if one is due. Returns whether a keepalive was written. If several threads call this
+    /// method at the same time, only one thread gets the keepalive.
     fn take(&self, now_ns: u64, out: &mut Vec<u8>) -> bool {
         let mut last = lock(&self.last);
         if last.at_ns.is_none_or(|at_ns| now_ns < at_ns.saturating_add(self.gap_ns)) {
@@ -85,10 +86,11 @@ impl Keepalive {
 /// The keepalives of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Keepalives {
-    /// The outbound associations, with the index used by [`Keepalives::sealed`].
+    /// The outbound associations. [`Keepalives::sealed`] takes an index into this list.
     associations: Vec<Arc<Outbound>>,
     frame: Vec<u8>,
-    /// Time of the next check by [`Keepalives::send`], nanoseconds. Other queue pairs may have sent in the meantime.
+    /// Time at which [`Keepalives::send`] next looks for due keepalives, nanoseconds. If other queue pairs have sent
+    /// packets, no keepalive may be due at this time.
     pub(crate) next_due_ns: Option<u64>,
 }
 
@@ -101,8 +103,8 @@ impl Keepalives {
         is_any.then(|| Box::new(Self { associations, frame: Vec::new(), next_due_ns }))
     }
 
-    /// Records that frames of the association with index `by` were sealed, all with the headers of the first frame
-    /// `frame`.
+    /// Records that the association with index `by` sealed frames. `frame` is the first sealed frame, and all sealed
+    /// frames have the same headers.
     pub(crate) fn sealed(&mut self, by: usize, frame: &[u8], now_ns: u64) {
         let Some(keepalive) = self.associations.get(by).and_then(|sa| sa.keepalive.as_ref()) else { return };
         let due_ns = keepalive.sealed(frame, now_ns);
@@ -110,7 +112,7 @@ impl Keepalives {
         self.next_due_ns = Some(self.next_due_ns.map_or(due_ns, |next| next.min(due_ns)));
     }
 
-    /// Passes due keepalives to `send`, which returns whether there was room.
+    /// Passes due keepalives to `send`, which returns whether the wire had room.
     #[inline]
     pub(crate) fn send(&mut self, stats: &Direction, now_ns: u64, send: impl FnMut(&mut [u8]) -> bool) {
         if self.next_due_ns.is_some_and(|at_ns| now_ns >= at_ns) {
@@ -133,7 +135,7 @@ impl Keepalives {
                 keepalive.put_back(now_ns);
             }
         }
-        // An ended association needs no keepalives.
+        // An association that has ended needs no keepalives.
         let alive = self.associations.iter().filter(|sa| sa.shared.ended().is_none());
         self.next_due_ns = alive.filter_map(|sa| sa.keepalive.as_ref()?.due_ns()).min();
     }

@@ -1,16 +1,19 @@
-//! Used keys of associations, with their last sequence numbers. All ports of a process share one registry.
+//! The registry of the keys of associations, with the last sequence number of each key. All ports of a process share
+//! one registry.
 //!
-//! A sequence number of a counter-mode key must be used only once. So the registry gives a key to one outbound
-//! association at a time, and stores its last number afterwards. The registry also stores the highest number accepted
-//! with an inbound key. So a replayed packet is refused after the association is created again.
+//! A sequence number of a counter-mode key must be used only once. So the registry gives a key to only one outbound
+//! association at a time. When the association ends, the registry stores the last sequence number used with the key.
+//! The registry also stores the highest sequence number accepted with an inbound key. So a replayed packet is refused
+//! even after the association was removed and created again.
 //!
-//! With a [`KeyStore`], the registry survives a crash. Outbound numbers are reserved in steps. A step is written before
-//! one of its numbers is granted, and the next step is requested when half of the last step is used. After a restart,
-//! the process continues after the last step. If the next step is not written in time, no packet is sealed, because a
-//! thread on the frame path never waits.
+//! With a [`KeyStore`], the registry survives a crash. Outbound sequence numbers are reserved in steps. The end of a
+//! step is written to the store before any sequence number of the step is granted. The next step is requested when half
+//! of the current step is used. After a restart, the process continues after the last reserved step. If the next step
+//! is not written in time, no packet is sealed, because a thread on the frame path never waits for the store.
 //!
-//! An inbound mark is written ahead of the highest number by about the packets of one second. When packets stop, the
-//! mark is lowered to the highest number. So marks cost packets only after a crash.
+//! The stored mark of an inbound key exceeds the highest accepted sequence number by about the number of packets in one
+//! second. When packets stop, the mark is lowered to the highest accepted sequence number. So the excess causes genuine
+//! packets to be refused only after a crash.
 
 use super::SaDirection;
 use super::association::{Inbound, Outbound};
@@ -22,32 +25,34 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-/// Maximum number of remembered keys of removed associations: a rekey of both directions per minute for three weeks.
-/// Beyond it, the oldest key is forgotten.
+/// Maximum number of keys in the registry: the keys of a rekey of both directions per minute for three weeks. Above
+/// this number, the registry forgets the oldest key that no association has.
 pub const KEYS_MAX: usize = 65_536;
-/// Default number of sequence numbers reserved at a time: those of one second on a fast link, or 1/4096 of the 32-bit
-/// number space.
+/// Default number of sequence numbers reserved at a time: the packets of one second on a fast link, or 1/4096 of the
+/// 32-bit number space.
 pub const RESERVED_NUMBERS: u64 = 1 << 20;
-/// Maximum queue pairs per association (`IFF_MULTI_QUEUE`'s limit; a guest has fewer).
+/// Maximum queue pairs per association (the limit of `IFF_MULTI_QUEUE`; a guest has fewer queue pairs).
 const QUEUES_MAX: u64 = 256;
-/// Maximum sequence numbers used by queue pairs after the removal of their association. Each pair finishes its batch
-/// and its current super-frame, with at least one byte per segment.
+/// Maximum number of sequence numbers that queue pairs use after the removal of their association. Each queue pair
+/// finishes its batch and its current super-frame, with at least one byte per segment.
 const NUMBERS_UNDER_WAY: u64 = 2 * QUEUES_MAX * u16::MAX as u64;
-/// Factor of an inbound mark's lead. The lead is this multiple of the packets since the last check, minus [`LEAD_OFF`]:
-/// about one second of a steady stream, and small for single packets. After a crash, a sender has to repeat as many
-/// packets as the lead.
+/// Factor of an inbound mark's lead: the number by which the mark exceeds the highest accepted sequence number. The
+/// lead is this factor times the number of packets since the last check, minus [`LEAD_OFF`]. So the lead is about the
+/// packets of one second in a steady stream, and small for single packets. After a crash, a sender has to repeat as
+/// many packets as the lead.
 const LEAD: u64 = 8;
 const LEAD_OFF: u64 = 4;
-/// Number of checks without a packet after which an inbound mark no longer leads.
+/// Number of consecutive checks without a packet after which an inbound mark is lowered to the highest accepted
+/// sequence number.
 const IDLE_LOOKS: u32 = 50;
 
-/// A key in one direction.
+/// The identity of a key in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId {
-    /// The key's direction.
+    /// The direction in which the key is used.
     pub direction: SaDirection,
-    /// The SPI, because the same key may have other numbers under another SPI. The value is 0 for an outbound
-    /// counter-mode key, whose numbers must be unique.
+    /// The SPI, because the same key may have other sequence numbers under another SPI. The value is 0 for an outbound
+    /// counter-mode key, whose sequence numbers must be unique under all SPIs.
     pub spi: u32,
     /// SHA-256 of the integrity key, or of the encryption key if there is no integrity key.
     pub fingerprint: [u8; FINGERPRINT_LEN],
@@ -62,12 +67,12 @@ impl KeyId {
     }
 }
 
-/// Progress of a key: no sequence number up to this one is used or accepted again.
+/// Progress of a key: no sequence number up to `number` is used or accepted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyMark {
     /// The key.
     pub key: KeyId,
-    /// The last number possibly used (outbound), or the highest possibly accepted (inbound).
+    /// The last sequence number possibly used (outbound), or the highest sequence number possibly accepted (inbound).
     pub number: u64,
 }
 
@@ -77,7 +82,7 @@ pub trait KeyStore: Send {
     /// crash.
     ///
     /// # Errors
-    /// Fails if durability is uncertain. Then either the earlier or the new marks are stored.
+    /// Fails if durability is uncertain. The store then contains either the earlier or the new marks.
     fn write(&mut self, marks: &[KeyMark]) -> io::Result<()>;
 }
 
@@ -95,7 +100,8 @@ impl std::fmt::Debug for KeyRegistry {
 }
 
 struct Disk {
-    /// The store. A thread locks the store before the keys, and holds only this lock while the store writes.
+    /// The store. A thread locks the store before the keys, and holds only the lock of the store while the store
+    /// writes.
     store: Mutex<Box<dyn KeyStore>>,
     step: u64,
     /// Waker of the thread that calls [`KeyRegistry::keep`].
@@ -111,21 +117,23 @@ struct Keys {
 #[derive(Debug, Default)]
 struct Key {
     age: u64,
-    /// Mark left by removed associations; `None` if none of them has used the key.
+    /// Last sequence number that removed associations possibly used with the key; `None` if no removed association has
+    /// used it.
     number: Option<u64>,
-    /// Mark in the store.
+    /// The key's number in the store; `None` if the store does not contain the key.
     written: Option<u64>,
     /// Outbound associations that currently have the key, with the names of their ports; at most one in a counter mode.
     outbound: Vec<(Arc<Outbound>, Arc<str>)>,
     inbound: Vec<Arc<Inbound>>,
-    /// The highest number at the last check, and the number of checks since the number last changed.
+    /// The highest sequence number at the last check, and the number of consecutive checks at which the number was
+    /// unchanged.
     looked: u64,
     idle: u32,
 }
 
 impl KeyRegistry {
-    /// Creates a registry from `marks`. The registry writes to `store`, reserves `step` numbers at a time, and wakes
-    /// `waker` when [`KeyRegistry::keep`] has work.
+    /// Creates a registry from `marks`. The registry writes to `store`, reserves `step` sequence numbers at a time, and
+    /// wakes `waker` when [`KeyRegistry::keep`] has work.
     pub fn lasting(store: Box<dyn KeyStore>, marks: &[KeyMark], step: u64, waker: Waker) -> Self {
         let mut keys = Keys::default();
         for mark in marks {
@@ -135,8 +143,8 @@ impl KeyRegistry {
         Self { keys: Mutex::new(keys), disk: Some(Disk { store: Mutex::new(store), step: step.max(2), waker }) }
     }
 
-    /// Returns the last number possibly used with this key, or the highest possibly accepted; `None` if there was no
-    /// number.
+    /// Returns the last sequence number possibly used with the association's key, or the highest number possibly
+    /// accepted. Returns `None` if no number was used or accepted.
     pub fn last_number(&self, direction: SaDirection, config: &SaConfig) -> Option<u64> {
         lock(&self.keys).all.get(&KeyId::of(direction, config)).and_then(Key::used)
     }
@@ -146,8 +154,8 @@ impl KeyRegistry {
         self.disk.as_ref().map(|disk| &disk.waker)
     }
 
-    /// Gives a key to an outbound association of port `port`. The association seals no packet before
-    /// [`KeyRegistry::keep`].
+    /// Registers an outbound association of port `port` as a user of its key. With a [`KeyStore`], a counter-mode
+    /// association seals no packet before the next [`KeyRegistry::keep`].
     pub(super) fn take_outbound(&self, sa: &Arc<Outbound>, port: &Arc<str>) -> Result<(), SaError> {
         let config = sa.shared.config();
         let mut keys = lock(&self.keys);
@@ -169,15 +177,15 @@ impl KeyRegistry {
         Ok(())
     }
 
-    /// Registers an inbound association.
+    /// Registers an inbound association as a user of its key.
     pub(super) fn take_inbound(&self, sa: &Arc<Inbound>) {
         let mut keys = lock(&self.keys);
         keys.of(KeyId::of(SaDirection::In, sa.shared.config())).inbound.push(Arc::clone(sa));
         keys.forget_oldest();
     }
 
-    /// Takes the key back from a removed association. Threads may still seal their current frames with it; with
-    /// `is_replaced`, even if no number was counted so far.
+    /// Ends the use of a key by a removed association. Threads may still seal their current frames with the key. With
+    /// `is_replaced`, threads may do so even if no sequence number was counted so far.
     pub(super) fn release_outbound(&self, sa: &Arc<Outbound>, is_replaced: bool) {
         let id = KeyId::of(SaDirection::Out, sa.shared.config());
         let mut keys = lock(&self.keys);
@@ -190,7 +198,7 @@ impl KeyRegistry {
         keys.forget_unused(id);
     }
 
-    /// Ends an inbound association, and stores its highest accepted number.
+    /// Ends an inbound association, and records its highest accepted sequence number.
     pub(super) fn release_inbound(&self, sa: &Arc<Inbound>) {
         let id = KeyId::of(SaDirection::In, sa.shared.config());
         let mut keys = lock(&self.keys);
@@ -200,9 +208,10 @@ impl KeyRegistry {
         keys.forget_unused(id);
     }
 
-    /// Reserves the next outbound numbers, and stores the progress of inbound keys, as needed. Waits for the
-    /// [`KeyStore`], so a thread on the frame path must not call it. Returns whether to call again soon, about ten
-    /// times per second: packets arrive, or arrived recently. Otherwise the waker signals the next call.
+    /// Reserves the next outbound sequence numbers, and stores the progress of inbound keys, as needed. Waits for the
+    /// [`KeyStore`], so a thread on the frame path must not call this method. Returns `true` if packets arrive, or
+    /// arrived recently: the caller must then call again in about a tenth of a second. Otherwise the waker signals the
+    /// next call.
     ///
     /// # Errors
     /// Fails if the store fails. Associations continue up to their reserved numbers.
@@ -210,11 +219,11 @@ impl KeyRegistry {
         self.write(Keys::next_marks)
     }
 
-    /// Stores the numbers actually used as marks, after all traffic has stopped. No association may use further
-    /// numbers.
+    /// Stores the sequence numbers actually used as marks, after all traffic has stopped. After this call, no
+    /// association may use a further sequence number.
     ///
     /// # Errors
-    /// Fails if the store fails. The stored marks then exceed the numbers used.
+    /// Fails if the store fails. The stored marks then exceed the sequence numbers used.
     pub fn close(&self) -> io::Result<()> {
         self.write(|keys, _| keys.final_marks()).map(|_| ())
     }
@@ -293,7 +302,7 @@ impl Keys {
     fn written(&mut self, marks: &[KeyMark]) {
         self.all.values_mut().for_each(|key| key.written = None);
         for mark in marks {
-            // A key forgotten meanwhile is missing from the next marks, too.
+            // If the registry has forgotten a key during the write, the next marks do not contain the key either.
             let Some(key) = self.all.get_mut(&mark.key) else { continue };
             key.written = Some(mark.number);
             if mark.key.spi == 0 {
@@ -303,7 +312,7 @@ impl Keys {
         }
     }
 
-    /// Returns whether a mark leads the highest accepted number.
+    /// Returns whether the mark of an inbound key exceeds the highest accepted sequence number.
     fn is_ahead(&self) -> bool {
         self.all.values().any(|key| !key.inbound.is_empty() && key.written > key.used())
     }
@@ -315,7 +324,7 @@ impl Key {
         self.outbound.is_empty() && self.inbound.is_empty()
     }
 
-    /// Returns the last number used so far, or the highest accepted.
+    /// Returns the last sequence number used so far (outbound), or the highest sequence number accepted (inbound).
     fn used(&self) -> Option<u64> {
         let outbound = self.outbound.iter().map(|(sa, _)| sa.shared.sequence());
         let used = outbound.chain(self.inbound.iter().map(|sa| sa.shared.highest())).max();
@@ -335,7 +344,8 @@ impl Key {
         let arrived = used.saturating_sub(self.looked);
         self.looked = used;
         self.idle = if arrived == 0 { self.idle.saturating_add(1) } else { 0 };
-        // The mark must cover the packets until the next check, assumed to be as many as since the last one.
+        // The mark must cover the packets until the next check. Their number is assumed to be the number of packets
+        // since the last check.
         let is_enough = |written: &u64| *written >= used.saturating_add(arrived) && self.idle < IDLE_LOOKS;
         let lead = arrived.saturating_mul(LEAD).saturating_sub(LEAD_OFF);
         let wanted = || if self.idle < IDLE_LOOKS { used.saturating_add(lead).min(last) } else { used };

@@ -1,4 +1,4 @@
-//! Receive: opens packets from the wire, and judges unprotected packets.
+//! Receive: opens packets from the wire, and passes or refuses unprotected packets.
 
 use super::association::{Inbound, Passed};
 use super::change::{Ipsec, udp_port};
@@ -8,14 +8,14 @@ use offramp_offload::esp::{Arrival, EspPacket, Refused};
 use offramp_offload::frame::Frame;
 use std::sync::Arc;
 
-/// The receive state of one queue pair.
+/// The IPsec state of one queue pair for received packets.
 #[derive(Debug)]
 pub(crate) struct Opening {
     in_force: Arc<InForce>,
     udp_port: Option<u16>,
-    /// Index of the last packet's association. Consecutive packets often have the same association.
+    /// Index of the association that opened the last packet. Consecutive packets often belong to the same association.
     last: usize,
-    /// Time of the next work for [`Opening::tick`], nanoseconds.
+    /// Time at which [`Opening::tick`] next has work, nanoseconds.
     pub(crate) next_due_ns: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ impl Opening {
     }
 
     /// Decrypts an ESP frame in place; passes or refuses other frames. A packet with unparsable headers passes only if
-    /// packets without an association pass, and if no selector matches its addresses.
+    /// packets without an association pass, and if no selector matches the packet's addresses.
     #[inline]
     pub(crate) fn open(&mut self, frame: &mut Frame<'_>, stats: &Direction) -> Result<(), Loss> {
         match Arrival::of(frame, self.udp_port).map_err(loss_of)? {
@@ -83,9 +83,9 @@ impl Opening {
         inbound.get(self.last)
     }
 
-    /// Judges an unprotected frame. A packet that an association should have protected is refused if it is unencrypted
-    /// (RFC 4301 5.2). Some frames have no layout in the adapter although a host accepts them, for example a datagram
-    /// with trailing bytes.
+    /// Passes or refuses an unprotected frame. A packet that an association should have protected is refused if it is
+    /// unencrypted (RFC 4301 5.2). Some frames cannot be parsed by the adapter although a host accepts them, for
+    /// example a datagram with trailing bytes.
     pub(crate) fn judge_clear(&self, frame: &Frame<'_>, stats: &Direction) -> Result<(), Loss> {
         let InForce { policy, removed, inbound, .. } = &*self.in_force;
         if let Some(passes) = policy.judge_other(SaDirection::In, frame) {

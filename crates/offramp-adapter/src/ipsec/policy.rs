@@ -1,8 +1,9 @@
-//! The policy (RFC 4301 4.4.1): the treatment of packets outside of associations.
+//! The IPsec policy of a port (RFC 4301 4.4.1): the treatment of packets outside of associations.
 //!
 //! The entries are checked in order. A packet without a matching entry is checked against the associations, whose
-//! selectors act as protecting entries. Without a matching association, [`NoMatch`] decides. Selectors of removed
-//! associations are kept: a packet that such an association would have protected is lost, not sent unencrypted.
+//! selectors act as protecting entries. Without a matching association, [`NoMatch`] decides. The policy also contains
+//! the selectors of removed associations: a packet that a removed association would have protected is lost, not sent
+//! unencrypted.
 
 use super::SaDirection;
 use crate::stats::Loss;
@@ -12,7 +13,8 @@ use offramp_offload::layout::Network;
 
 /// EtherType of ARP (RFC 826).
 pub const ETHERTYPE_ARP: u16 = 0x0806;
-/// Maximum number of removed selectors in each direction. Beyond it, all IP packets need protection.
+/// Maximum number of stored selectors of removed associations, for each direction. Above this number, all IP packets in
+/// the direction need protection.
 const REMOVED_MAX: usize = 256;
 
 /// The treatment of an IP packet without a matching entry or association.
@@ -29,7 +31,7 @@ pub enum NoMatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum PolicyAction {
-    /// An association protects the packets. Without an association, they are lost.
+    /// An association protects the packets. Packets without a matching association are lost.
     Protect,
     /// The packets pass unprotected, even if a selector of an association matches.
     Bypass,
@@ -44,26 +46,26 @@ pub struct PolicyEntry {
     pub direction: SaDirection,
     /// The action on the packets.
     pub action: PolicyAction,
-    /// Selects the packets. An entry with ports that protects or discards also matches fragments that may belong to
-    /// such packets.
+    /// Selects the packets. An entry with ports and the action protect or discard also matches fragments that may
+    /// belong to selected packets.
     pub selector: Selector,
 }
 
-/// The rules for packets. The default passes every packet outside the associations, except IKE into a port with UDP
-/// encapsulation.
+/// The rules for packets outside of the associations. The default policy passes all of these packets, except IKE
+/// received by a port with UDP encapsulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Treatment of IP packets to the wire without a matching entry or association.
     pub transmit: NoMatch,
     /// Treatment of IP packets from the wire without a matching entry or association.
     pub receive: NoMatch,
-    /// The entries; the first match decides.
+    /// The entries in order; the first matching entry decides.
     pub entries: Vec<PolicyEntry>,
     /// `EtherTypes` that pass in addition to IP, in both directions; 0 stands for frames with a length field (IEEE
     /// 802.3). With `None`, only ARP passes if packets without a match are discarded; otherwise every type passes.
     pub other: Option<Vec<u16>>,
-    /// IKE after a non-ESP marker passes to the host (RFC 3948 2.2). If `false`, IKE is treated as any unencrypted
-    /// packet.
+    /// IKE after a non-ESP marker passes to the host (RFC 3948 2.2). If `false`, IKE is treated like any other
+    /// unencrypted packet.
     pub ike: bool,
 }
 
@@ -71,7 +73,7 @@ pub struct Policy {
 pub(super) struct Said {
     /// The action of the first matching entry; `None` if no entry matches.
     pub(super) action: Option<PolicyAction>,
-    /// The frame is a fragment. An earlier entry that does not bypass may match the whole packet.
+    /// The frame is a fragment, and an earlier entry that does not bypass may match the whole packet.
     pub(super) may_need_more: bool,
 }
 
@@ -83,7 +85,7 @@ impl Policy {
         }
     }
 
-    /// Returns whether every packet outside the associations passes.
+    /// Returns whether every packet outside of the associations passes in this direction.
     pub(super) fn is_open(&self, direction: SaDirection) -> bool {
         self.no_match(direction) == NoMatch::Bypass
             && self.other.is_none()
@@ -101,7 +103,7 @@ impl Policy {
         Said { action: None, may_need_more }
     }
 
-    /// Judges a frame other than IP; returns `None` for an IP frame.
+    /// Passes or refuses a frame other than IP; returns `None` for an IP frame.
     pub(super) fn judge_other(&self, direction: SaDirection, frame: &Frame<'_>) -> Option<Result<(), Loss>> {
         let layout = frame.layout().ok().filter(|layout| layout.network == Network::Opaque)?;
         let listed = match (&self.other, self.no_match(direction)) {

@@ -12,8 +12,9 @@ use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMet
 use offramp_offload::segment::SegmentPolicy;
 use std::sync::Arc;
 
-/// Maximum sequence numbers granted to a queue pair at once, if others seal with the same association. The maximum
-/// bounds the reordering of packets across queue pairs, in addition to the delays of their lines.
+/// Maximum number of sequence numbers granted to a queue pair at once, if other queue pairs seal with the same
+/// association. The maximum limits how far packets of different queue pairs are reordered; different delays of their
+/// wires add to the reordering.
 const SHARED_RUN_MAX: usize = 16;
 /// Minimum segment size requested by a host, bytes. Linux requests at least 48 (`TCP_MIN_MSS`). With one byte per
 /// segment, a super-frame would use up 65,535 sequence numbers.
@@ -27,8 +28,8 @@ const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Sealer {
     sa: Arc<Outbound>,
-    /// The cipher context; `None` if the cipher library could not create another context. Packets for this association
-    /// are then lost, and never sent unencrypted.
+    /// The cipher context; `None` if the cipher library could not create another context. Without a context, packets
+    /// for this association are lost, and never sent unencrypted.
     context: Option<OutboundSa>,
     run_max: usize,
 }
@@ -59,13 +60,13 @@ impl Sealer {
     }
 }
 
-/// The transmit state of one queue pair.
+/// The IPsec state of one queue pair for sent packets.
 #[derive(Debug)]
 pub(crate) struct Sealing {
     in_force: Arc<InForce>,
     pub(crate) sealers: Vec<Sealer>,
     mtu: usize,
-    /// Time of the next work for [`Sealing::tick`], nanoseconds.
+    /// Time at which [`Sealing::tick`] next has work, nanoseconds.
     pub(crate) next_due_ns: Option<u64>,
     /// ICMP messages to the host about frames that are too long.
     pub(crate) too_big: too_big::Answers,
@@ -137,15 +138,15 @@ impl Sealing {
         planned.map(|plan| Some((plan, at)))
     }
 
-    /// Passes a packet unencrypted if the policy allows it without a matching selector.
+    /// Passes a packet that matches no selector, if the policy allows packets without a match.
     fn pass_unmatched(&self, frame: &Frame<'_>, said: &Said) -> Result<(), Loss> {
         let InForce { policy, removed, .. } = &*self.in_force;
         let mut removed_ones = removed.of(SaDirection::Out);
         if said.action.is_some() || policy.transmit == NoMatch::Discard || removed_ones.any(|one| one.matches(frame)) {
             return Err(Loss::Discard);
         }
-        // A fragment of a packet matched by a selector with ports. The fragment shows no ports, and must not be sent
-        // unencrypted (RFC 4301 7).
+        // The frame may be a fragment of a packet that matches a selector with ports. The fragment does not contain the
+        // ports, so it must not be sent unencrypted (RFC 4301 7).
         let is_piece = |selector: &Selector| selector.may_match(frame);
         let is_any_piece = said.may_need_more
             || self.sealers.iter().any(|sealer| is_piece(&sealer.sa.shared.config().selector))
@@ -154,7 +155,7 @@ impl Sealing {
     }
 }
 
-/// Plans the packets of a frame, so that no unencrypted packet is longer than `room` bytes.
+/// Plans the packets that result from a frame, so that no unencrypted packet is longer than `room` bytes.
 fn plan(
     context: &OutboundSa,
     room: usize,
@@ -184,7 +185,7 @@ fn fit(frame: &Frame<'_>, room: usize) -> Result<TxMeta, Loss> {
         (Some(asked), _) if asked.kind == SegmentationKind::UdpFragments => {
             Ok(in_sizes_of(asked, fragment_size(layout, room).ok_or(Loss::TooLong)?))
         }
-        // UDP datagram boundaries must stay.
+        // The boundaries of the UDP datagrams must be preserved.
         (Some(asked), _) if payload_max.is_none_or(|max| usize::from(asked.size).min(layout.payload_len()) > max) => {
             Err(Loss::TooLong)
         }
@@ -197,7 +198,7 @@ fn fit(frame: &Frame<'_>, room: usize) -> Result<TxMeta, Loss> {
 /// Segments a TCP frame like a super-frame if the sealed frame would be too long for the wire.
 fn segment_tcp(frame: &Frame<'_>, payload_max: usize) -> Result<TxMeta, Loss> {
     let request = frame.request();
-    // Segmentation writes new checksums, which would make a wrong checksum right.
+    // Segmentation writes new checksums, so a wrong checksum would become right.
     if request.checksum.is_none() && frame.verify() != ChecksumState::Good {
         return Err(Loss::BadRequest);
     }

@@ -1,13 +1,14 @@
-//! Reports to the host that a packet is too long after sealing, as the end of a tunnel does (RFC 4301 8.2.1). The
-//! report is ICMP "fragmentation needed" (RFC 1191 4) or `ICMPv6` "packet too big" (RFC 4443 3.2).
+//! Answers to the host about packets that are too long after sealing, as a tunnel endpoint sends them (RFC 4301 8.2.1).
+//! An answer is ICMP "fragmentation needed" (RFC 1191 4) or `ICMPv6` "packet too big" (RFC 4443 3.2).
 //!
-//! The source address of the report is the packet's destination address, because no router here has an address.
+//! The source address of an answer is the packet's destination address, because the adapter has no address of its own.
 
 use offramp_offload::checksum::{self, Sum};
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{FrameLayout, IPV6_HEADER_LEN, Network};
 
-/// Minimum time between two answers, nanoseconds (RFC 1812 4.3.2.8 and RFC 4443 2.4 (f) require a limit).
+/// Minimum time between two answers of a queue pair, nanoseconds (RFC 1812 4.3.2.8 and RFC 4443 2.4 (f) require a rate
+/// limit).
 const ANSWER_GAP_NS: u64 = 10_000_000;
 /// Maximum length of an IPv4 answer, bytes (RFC 1812 4.3.2.3).
 const IPV4_ANSWER_LEN_MAX: usize = 576;
@@ -25,18 +26,19 @@ const MAC_GROUP: u8 = 1;
 
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;
-/// Length of type, code, checksum, and four bytes with the MTU.
+/// Length of the ICMP header, bytes: type, code, checksum, and four bytes that contain the MTU.
 const ICMP_HEADER_LEN: usize = 8;
 const ICMP_CHECKSUM_OFFSET: usize = 2;
 /// Type and code: destination unreachable, fragmentation needed and DF set.
 const ICMP_FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
 const ICMPV6_PACKET_TOO_BIG: [u8; 2] = [2, 0];
-/// Types of ICMP queries and their answers. An error message may be sent about a query, but never about an error.
+/// Types of ICMP queries and of replies to queries. An error message may be sent about a query, but never about an
+/// error.
 const ICMP_QUERIES: [u8; 10] = [0, 8, 9, 10, 13, 14, 15, 16, 17, 18];
 /// First `ICMPv6` type that is not an error (RFC 4443 2.1).
 const ICMPV6_INFORMATIONAL: u8 = 128;
 
-/// The answers of one queue pair. Their buffer is allocated once.
+/// The answers of one queue pair, built in one buffer that is allocated once.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     frame: Vec<u8>,
@@ -66,14 +68,15 @@ impl Answers {
         self.is_ready = true;
     }
 
-    /// Returns the last answer, once.
+    /// Returns the last answer; a second call returns `None`.
     pub(crate) fn take(&mut self) -> Option<&mut [u8]> {
         std::mem::take(&mut self.is_ready).then_some(self.frame.as_mut_slice())
     }
 }
 
-/// Returns whether an ICMP error may be sent about the frame. Errors are forbidden about packets that may be fragmented
-/// on their way, later fragments, and errors (RFC 1122 3.2.2, RFC 4443 2.4 (e)).
+/// Returns whether an ICMP error may be sent about the frame. An ICMP error must not be sent about a packet that may be
+/// fragmented on its path. Fragments after the first and ICMP errors are also excluded (RFC 1122 3.2.2, RFC 4443 2.4
+/// (e)).
 fn may_be_answered(frame: &[u8], layout: &FrameLayout) -> bool {
     let message = frame[..layout.packet_end].get(layout.transport_start).copied();
     match layout.network {

@@ -1,12 +1,12 @@
-//! Every history of a few requests to a bucket, compared with the definition. Between any two moments, at most a full
-//! bucket plus the tokens arriving between them passes.
+//! Compares a bucket with the definition of a token bucket, for every sequence of a few requests. Between any two
+//! moments, frames use at most a full bucket plus the tokens that arrive between the two moments.
 
 use super::*;
 
-/// Number of requests in a history.
+/// Number of requests in a sequence.
 const REQUESTS: usize = 3;
 
-/// The level of a bucket, computed from all its grants and their times.
+/// A model of a bucket that computes the bucket's level from all grants and their times.
 #[derive(Clone, Debug)]
 struct Slow {
     per_second: i128,
@@ -20,7 +20,7 @@ impl Slow {
     fn level(&self, now_ns: u64) -> i128 {
         let starts = self.given.iter().map(|(at_ns, _)| *at_ns).chain([0, now_ns]);
         let left_since = |start_ns: u64| {
-            // A grant at the starting moment counts as later than that moment.
+            // A grant at the starting moment counts as after that moment.
             let given: i128 = self.given.iter().filter(|(at, _)| *at >= start_ns).map(|(_, tokens)| *tokens).sum();
             self.burst * PARTS_PER_TOKEN + self.per_second * i128::from(now_ns - start_ns) - given * PARTS_PER_TOKEN
         };

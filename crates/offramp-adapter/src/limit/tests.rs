@@ -37,8 +37,8 @@ fn limiter(limit: RateLimit, queues: u16) -> Arc<Limiter> {
     limiter
 }
 
-/// For each cost, one queue sends such frames whenever allowed, until `end_ns`. Each queue wakes `late_ns` later than
-/// requested. Returns the total sent.
+/// For each of `costs`, one queue sends frames of this cost whenever the limit allows, until `end_ns`. Each queue wakes
+/// `late_ns` later than requested. Returns the total cost of the sent frames.
 fn saturate(limiter: &Arc<Limiter>, costs: &[Cost], end_ns: u64, late_ns: u64) -> Cost {
     let mut meters: Vec<_> = costs.iter().map(|_| Meter::new(limiter)).collect();
     let mut sent = Cost::default();
@@ -59,7 +59,7 @@ fn saturate(limiter: &Arc<Limiter>, costs: &[Cost], end_ns: u64, late_ns: u64) -
 }
 
 proptest! {
-    /// For any bucket over a time much longer than a burst, the total stays between the lower and the upper bound.
+    /// For any bucket over a time much longer than a burst, the total cost of the sent frames stays within the bounds.
     #[test]
     fn any_rate_is_kept_within_a_burst_and_a_frame_of_each_queue(
         bits_per_second in 10_000_000u64..100_000_000_000,
@@ -78,7 +78,7 @@ proptest! {
         });
         let bounds = |rate: u64, spare: usize| {
             let (due, burst, spare) = (rate as f64 / 5.0, (rate / 200 + 1) as f64, spare as f64);
-            // Tokens of the last millisecond, and of the lateness of a queue, may remain unused.
+            // Tokens of the last millisecond may remain unused, and tokens that arrive while a queue wakes late.
             (due - 2.0 * burst - spare, due + burst + spare)
         };
         let (least_bits, most_bits) = bounds(bits_per_second, one_of_each.bytes * 8);

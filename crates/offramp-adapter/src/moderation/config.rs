@@ -11,7 +11,7 @@ pub const INTERRUPTS_PER_SECOND_MAX: u32 = 1_000_000;
 /// retransmission timeout of at least one second).
 pub const DEADLINE_NS_MAX: u64 = 1_000_000_000;
 /// Default deadline, nanoseconds. Under the area trigger, a frame never waits longer than the interrupt cost. So this
-/// default has no effect on a measured cost, and bounds only a higher configured cost.
+/// default has no effect on a measured cost, and limits the wait only under a higher configured cost.
 pub const DEADLINE_NS_DEFAULT: u64 = COST_NS_MAX;
 /// Maximum configured interrupt cost, nanoseconds.
 pub const COST_GIVEN_NS_MAX: u64 = 10_000_000;
@@ -61,26 +61,26 @@ pub enum Policy {
     /// Interrupts for every frame, as a plain adapter does (M11).
     #[default]
     Off,
-    /// Interrupts at a limited rate: at least one gap passes between two interrupts. A frame after a longer idle gap
-    /// interrupts at once. This is the forced gap of R4 and R6.
+    /// Interrupts at a limited rate: two interrupts are at least the gap of this rate apart. A frame that arrives later
+    /// than one gap after the last interrupt interrupts at once. This policy is the forced gap of R4 and R6.
     FixedGap {
         /// Maximum interrupts per second, 1…[`INTERRUPTS_PER_SECOND_MAX`].
         max_interrupts_per_second: u32,
     },
-    /// Interrupts at a time after the first waiting frame, or at a number of waiting frames. These are `rx_usecs` and
-    /// `rx_frames` of `ethtool -C`, and virtio's coalescing parameters (V80).
+    /// Interrupts at a time after the first waiting frame, or at a number of waiting frames. The time and the number
+    /// are `rx_usecs` and `rx_frames` of `ethtool -C`, and virtio's coalescing parameters (V80).
     Coalescing(Coalescing),
     /// Interrupts as `Coalescing` does, with both parameters tuned by Linux's dynamic interrupt moderation.
     NetDim(DimProfiles),
     /// Interrupts at the adaptive rates of Linux's e1000 driver.
     E1000(E1000Mode),
-    /// Interrupts when the waiting times add up to the cost of an interrupt. The total cost is at most twice that of
-    /// the best schedule with full knowledge of the future (Dooly, Goldman and Scott, "On-line analysis of the TCP
-    /// acknowledgment delay problem", J. ACM 48(2), 2001).
+    /// Interrupts when the waiting times of the frames add up to the cost of an interrupt. The total cost is at most
+    /// twice that of the best schedule with full knowledge of the future (Dooly, Goldman and Scott, "On-line analysis
+    /// of the TCP acknowledgment delay problem", J. ACM 48(2), 2001).
     Area(AreaConfig),
     /// Interrupts as `Area` does. In addition, a frame interrupts at once if it follows an idle gap as long as the
-    /// interrupt cost. The total cost is at most three times that of the best schedule, plus one interrupt. A lone
-    /// request does not wait, unlike under a moderation tuned for throughput alone (M10).
+    /// interrupt cost. The total cost is at most three times that of the best schedule, plus the cost of one interrupt.
+    /// A lone request does not wait, unlike under a moderation tuned for throughput alone (M10).
     QuietOrArea(AreaConfig),
 }
 
@@ -97,7 +97,8 @@ pub struct ModerationConfig {
     /// The rule for interrupting the host.
     pub policy: Policy,
     /// Number of free buffers in the host's ring at which no policy waits any longer. Frames that arrive until the host
-    /// has refilled the ring must still fit. Has no effect before [`Moderator::ring_has`](super::Moderator::ring_has).
+    /// has refilled the ring must still fit into these buffers. Has no effect before
+    /// [`Moderator::ring_has`](super::Moderator::ring_has).
     pub ring_guard_frames: u32,
 }
 

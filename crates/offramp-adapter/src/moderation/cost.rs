@@ -18,8 +18,8 @@ pub const COST_NS_START: u64 = 10_000;
 const KEEP: f64 = 1.0 - 1.0 / 256.0;
 /// Total weight of the measurements above which only one in [`MEASURED_ONE_IN`] interrupts is measured.
 const WEIGHT_SETTLED: f64 = 128.0;
-/// Measured share above that weight: one interrupt in this number. Reading a thread's processor time twice takes some
-/// tenths of a microsecond, and would delay a lone request.
+/// Above this weight, one interrupt in this number is measured. A measurement reads a thread's processor time twice,
+/// takes some tenths of a microsecond, and would delay a lone request.
 const MEASURED_ONE_IN: u32 = 8;
 /// Minimum total weight of batches for an estimate.
 const WEIGHT_MIN: f64 = 16.0;
@@ -28,17 +28,18 @@ const VARIANCE_MIN: f64 = 0.25;
 /// Maximum accepted handling time, nanoseconds. A longer batch was interrupted by other work, and counts with this
 /// maximum.
 const HANDLING_NS_MAX: u64 = 1_000_000;
-/// Maximum factor by which a batch may exceed its expected time; the excess is ignored. Otherwise a thread that loses
-/// its processor for a millisecond, once per hundred batches, would double the estimated cost of a ten-microsecond
-/// interrupt. The estimate still follows a real increase.
+/// Maximum factor by which a batch may exceed its expected time; the excess is ignored. Without this maximum, a thread
+/// that loses its processor for a millisecond, once per hundred batches, would double the estimated cost of a
+/// ten-microsecond interrupt. The estimate still follows a real increase.
 const UNEXPECTED: f64 = 4.0;
 /// Maximum frames counted per batch, so that the regression stays exact.
 const BATCH_FRAMES_MAX: u32 = 65_536;
 const PERCENT: u64 = 100;
 /// Default target of interrupts per second under load. The value lies between 4000, the rate of Linux's e1000 driver
-/// for bulk data, and the driver's static 8000. A frame then waits at most 160 microseconds. At higher rates, guests
-/// under mixed load get nearly half the interrupts of no moderation. At lower rates, their requests take longer (`cargo
-/// bench -p offramp-lab --bench vhost_moderation -- --only mixed --load-interrupts 5500,7500`).
+/// for bulk data, and 8000, the driver's static rate. A frame then waits at most 160 microseconds. At higher rates,
+/// guests under mixed load get nearly half as many interrupts as without moderation. At lower rates, the guests'
+/// requests take longer (`cargo bench -p offramp-lab --bench vhost_moderation -- --only mixed --load-interrupts
+/// 5500,7500`).
 pub const LOAD_INTERRUPTS_PER_SECOND_DEFAULT: u32 = 6250;
 
 /// The source of the interrupt cost.
@@ -56,9 +57,9 @@ pub enum InterruptCost {
         factor_percent: u32,
     },
     /// A cost measured while the port runs, multiplied by a factor that rises under load. The factor rises while the
-    /// frame rate is high and a wait gathers further frames, until the interrupt rate falls to the given one. No frame
-    /// waits longer than the time between two interrupts at that rate. The area trigger's bound assumes a constant
-    /// factor and does not hold here.
+    /// frame rate is high and a wait gathers further frames, until the interrupt rate falls to `interrupts_per_second`.
+    /// No frame waits longer than the time between two interrupts at that rate. The area trigger's bound assumes a
+    /// constant factor and does not hold for this cost.
     Adaptive {
         /// Target interrupts per second under load.
         interrupts_per_second: u32,
@@ -103,7 +104,7 @@ pub struct CostEstimator {
     frames_squared: f64,
     frames_ns: f64,
     cost_ns: u64,
-    /// Number of interrupts since the last measured one.
+    /// Number of interrupts since the last measured interrupt.
     passed: u32,
 }
 
@@ -131,7 +132,7 @@ impl CostEstimator {
         is_measured
     }
 
-    /// Adds a batch of `frames` frames, handled in `took_ns` including the interrupt.
+    /// Adds the measurement of a batch of `frames` frames, which was handled in `took_ns` including the interrupt.
     pub fn observe(&mut self, frames: u32, took_ns: u64) {
         let frames = f64::from(frames.min(BATCH_FRAMES_MAX));
         let ns = (took_ns.min(HANDLING_NS_MAX) as f64).min(self.longest_ns(frames));
@@ -145,7 +146,7 @@ impl CostEstimator {
         }
     }
 
-    /// Adds an interrupt with a separately measured cost of `ns`.
+    /// Adds the measurement of an interrupt whose cost `ns`, without the work on frames, was measured separately.
     pub fn observe_interrupt(&mut self, ns: u64) {
         // Before the first measurement, an interrupt is expected to cost the start value.
         let longest_ns =
@@ -169,8 +170,8 @@ impl CostEstimator {
         expected_ns * UNEXPECTED
     }
 
-    /// Returns the line's value for an empty batch. If all batches have the same size, no line can be fitted. The
-    /// earlier cost then stays, unless it exceeds the mean time of a whole batch.
+    /// Returns the line's value for an empty batch. If all batches have the same size, no line can be fitted. Without a
+    /// line, returns the earlier cost, unless this cost exceeds the mean time of a whole batch.
     fn intercept_ns(&self) -> f64 {
         let spread = self.weight * self.frames_squared - self.frames * self.frames;
         let known = self.cost_ns as f64;

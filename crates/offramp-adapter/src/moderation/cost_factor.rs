@@ -1,43 +1,46 @@
 //! The area trigger's factor on the interrupt cost, adapted to the load.
 //!
-//! The area trigger exchanges waiting time for interrupts at a fixed rate. A rate that makes no lone request wait
-//! interrupts for each frame of bulk data. A rate suited to bulk data delays lone requests in vain. So the factor
-//! adapts to the results of waiting. The factor rises while the frame rate is high and interrupts exceed their target
-//! under load. The factor falls after a frame has waited in vain.
+//! The area trigger exchanges waiting time for interrupts at a fixed exchange rate: the interrupt cost times a factor.
+//! A factor that makes no lone request wait causes an interrupt for each frame of bulk data. A factor suited to bulk
+//! data delays lone requests in vain. So the factor adapts to the observed results of waiting. The factor rises while
+//! the frame rate is high and the interrupt rate exceeds its target under load. The factor falls after a frame has
+//! waited in vain.
 //!
-//! The first rise is an attempt: frames wait long enough to show whether waiting gathers others. Each failed attempt
-//! lengthens the time until the next attempt, so single requests hardly ever wait.
+//! The first rise is an attempt: frames wait long enough to show whether waiting gathers further frames. Each failed
+//! attempt lengthens the time until the next attempt, so single requests hardly ever wait.
 //!
 //! A raised factor assumes that further frames will arrive. An idle gap disproves the assumption, and ends the wait if
-//! the interrupt rate is within its target. So a request between bulk data does not wait for the next burst.
+//! the interrupt rate is within its target. So a request between two bursts of bulk data does not wait for the second
+//! burst.
 
 use super::{End, IdleGap, Interrupt, NANOSECONDS_PER_SECOND, NEVER, SAVED_INTERRUPTS_MAX};
 
 /// The factor one in fixed point.
 const ONE: u64 = 256;
-/// Maximum factor. With the lowest accepted cost, this factor still holds back full frames at 100 Gbit/s (8 million per
-/// second) for a default gap.
+/// Maximum factor. With this factor, full frames at 100 Gbit/s (8 million per second) wait for a default gap between
+/// interrupts, even at the lowest accepted cost.
 const FACTOR_MAX: u64 = ONE << 20;
-/// Divisor of the factor for one step up. The same divisor applies to a step down if no frame waited in vain.
+/// Divisor of the factor; the quotient is one step of a rise, and one step of a fall if no frame waited in vain.
 const STEP: u64 = 4;
-/// Divisor of the factor after a wait in vain.
+/// The factor is divided by this number after a wait in vain at a low frame rate.
 const FALL: u64 = 4;
-/// Number of waits in vain that are forgiven after a wait that paid off. Idle gaps can end as many consecutive waits as
-/// interrupts are saved. If the frame distance is close to an idle gap, those waits say little about the load. So two
-/// more waits are forgiven.
+/// Number of waits in vain that do not lower the factor, counted from the last wait that gathered enough frames. Idle
+/// gaps can end as many consecutive waits as interrupts are saved. If the distance between frames is close to an idle
+/// gap, the number of gathered frames says little about the load. So two more waits in vain do not lower the factor.
 const EXCUSES: u32 = SAVED_INTERRUPTS_MAX + 2;
 /// Minimum frames per target interrupt at which the frame rate counts as high: fewer frames are not worth a wait.
 const FRAMES_PER_INTERRUPT_MIN: u64 = 4;
-/// Divisor of the target gap between two interrupts. The quotient is an idle gap: half the frame distance at the limit
-/// of a high frame rate.
+/// Divisor of the target gap between two interrupts. The quotient is an idle gap: half the distance between frames at
+/// the lowest frame rate that counts as high.
 const IDLE_GAP_DIVISOR: u64 = 2 * FRAMES_PER_INTERRUPT_MIN;
-/// Number of interrupts averaged for the mean load. With so many interrupts, their position within a burst hardly
-/// matters.
+/// Number of interrupts averaged for the mean load. With so many interrupts, the position of the interrupts within a
+/// burst hardly matters.
 const LOAD_INTERRUPTS: u64 = 64;
-/// Maximum target gaps counted for a pause between two interrupts. A longer pause would outweigh the load before and
-/// after it.
+/// Maximum length of a pause between two interrupts in the mean load, as a number of target gaps. A longer pause would
+/// outweigh the load before and after the pause.
 const PAUSE_GAPS_MAX: u64 = LOAD_INTERRUPTS / 4;
-/// Maximum number of interrupts between two failed attempts: of single requests, one in this number waits.
+/// Maximum number of interrupts between two failed attempts to wait. So of the single requests, at least one in this
+/// number waits.
 const PATIENCE_MAX: u32 = 4096;
 
 /// A number of frames, and the time in which they arrived.
@@ -69,9 +72,9 @@ pub(super) struct CostFactor {
     factor: u64,
     /// Number of interrupts until the next attempt to wait.
     until_attempt: u32,
-    /// Number of interrupts between the next failed attempt and the attempt after it.
+    /// Number of interrupts from the next failed attempt to wait until the attempt after it.
     patience: u32,
-    /// Number of waits in vain that will still be forgiven.
+    /// Number of further waits in vain that do not lower the factor.
     excuses: u32,
     /// Cause of the last wait's end.
     last_end: End,
@@ -88,8 +91,8 @@ impl CostFactor {
         Self { gap_ns, factor: ONE, until_attempt: 0, patience: 1, excuses: 0, last_end: End::Time, last, mean }
     }
 
-    /// Returns the idle gap that ends a wait. At a factor of one there is none, because the interrupt then costs at
-    /// least as much as the wait.
+    /// Returns the idle gap that ends a wait. At a factor of one, no idle gap ends a wait, because the interrupt costs
+    /// at least as much as the wait.
     pub(super) fn idle_gap(&self) -> IdleGap {
         let wait_ns = if self.factor == ONE { NEVER } else { self.gap_ns / IDLE_GAP_DIVISOR };
         IdleGap { wait_ns, interrupt_gap_ns: self.gap_ns }
@@ -100,7 +103,7 @@ impl CostFactor {
         cost_ns.saturating_mul(self.factor) / ONE
     }
 
-    /// Updates the factor after an interrupt. Returns whether the factor has changed. `end` is that of
+    /// Updates the factor after an interrupt. Returns whether the factor has changed. `end` has the same meaning as for
     /// [`super::Rule::fired`].
     ///
     /// Frames that the host saw without an interrupt count as load, but not as gathered by waiting.
@@ -110,7 +113,8 @@ impl CostFactor {
         !is_usual && self.learn(&interrupt, end())
     }
 
-    /// Handles the rare case out of line, to keep the common case fast.
+    /// Updates the factor in the cases in which it may change. These cases are rare, so the function is not inlined
+    /// into [`CostFactor::fired`].
     #[inline(never)]
     fn learn(&mut self, interrupt: &Interrupt, (end, cost_ns): (End, u64)) -> bool {
         let before = self.factor;
@@ -135,8 +139,8 @@ impl CostFactor {
     }
 
     /// Returns the number of frames that a wait must gather to justify its delay. After an idle gap, the number is
-    /// [`FRAMES_PER_INTERRUPT_MIN`], because fewer frames may all belong to one request. The same holds at a high mean
-    /// frame rate if the ring has room.
+    /// [`FRAMES_PER_INTERRUPT_MIN`], because fewer frames may all belong to one request. At a high mean frame rate, the
+    /// number is the same, unless the wait ended for lack of room in the ring.
     fn gathered_frames_min(&self, end: End) -> u64 {
         match end {
             End::Idle => FRAMES_PER_INTERRUPT_MIN,
@@ -145,26 +149,28 @@ impl CostFactor {
         }
     }
 
-    /// Updates the factor when frames were not deferred, or when the wait paid off.
+    /// Updates the factor after frames that were not deferred, or after a wait that gathered enough frames.
     fn paid(&mut self, load: Load, was_deferred: bool, end: End, cost_ns: u64) {
         let is_thick = self.is_thick(load);
         if was_deferred && is_thick {
             (self.until_attempt, self.patience, self.excuses) = (0, 1, EXCUSES);
         }
         if is_thick && load.ns < self.gap_ns {
-            // After an idle gap, a higher factor would change nothing, unless the wait before had ended at the area
+            // After an idle gap, a higher factor would change nothing, unless the previous wait ended at the area
             // limit.
             if end != End::Idle || self.last_end == End::Area {
                 self.rise(cost_ns);
             }
         } else if !self.is_thick(load.plus(self.last)) || load.ns > 2 * self.gap_ns {
-            // Few frames between two bursts do not mean a low frame rate: the burst before them counts, too.
+            // Few frames between two bursts do not mean a low frame rate. So the frames before the last interrupt
+            // count, too.
             self.factor = (self.factor - self.factor / STEP).max(ONE);
         }
     }
 
-    /// Updates the factor after a deferred frame that gathered hardly any other frame. Between the bursts of a high
-    /// load, a few waits in vain are forgiven. Further waits in vain show that waiting gathers no frames.
+    /// Updates the factor after a wait that gathered hardly any further frame. Between the bursts of a high load, a few
+    /// waits in vain do not lower the factor. Further waits in vain show that waiting gathers no frames, and reset the
+    /// factor to one.
     fn in_vain(&mut self) {
         if !self.is_thick(self.mean) {
             self.factor = (self.factor / FALL).max(ONE);
@@ -184,8 +190,8 @@ impl CostFactor {
             return;
         }
         let next = self.factor + self.factor / STEP;
-        // At a high frame rate, the first step holds back the frames of a whole gap. A shorter wait might end before
-        // further frames arrive, and would prove nothing.
+        // At a high frame rate, the first rise makes frames wait for a whole gap. A shorter wait might end before
+        // further frames arrive, and would not show whether waiting gathers frames.
         let is_first = self.factor == ONE && self.is_thick(self.mean);
         let first =
             if is_first { self.gap_ns.saturating_mul(FRAMES_PER_INTERRUPT_MIN * ONE) / cost_ns.max(1) } else { 0 };

@@ -2,8 +2,8 @@
 //!
 //! After 64 interrupts, the rates of bytes, frames and interrupts are compared with the previous rates. If the rates
 //! improve, the next profile in the same direction is tried; otherwise the direction reverses. The climb parks on a
-//! top, at an edge, or when its steps are used up. The rules and figures are from Linux `lib/dim/net_dim.c`,
-//! `lib/dim/dim.c` and `include/linux/dim.h`.
+//! top, at an edge, or when the maximum number of steps is reached. The rules and figures are from Linux
+//! `lib/dim/net_dim.c`, `lib/dim/dim.c` and `include/linux/dim.h`.
 //!
 //! A profile sets the maximum wait of the first frame and the maximum number of waiting frames. Linux's `virtio_net`
 //! driver sets the same two values in its device.
@@ -34,21 +34,22 @@ const RX_CQE: Profiles = [profile(2, 256), profile(8, 128), profile(16, 64), pro
 const TX_EQE: Profiles = [profile(1, 128), profile(8, 128), profile(32, 128), profile(64, 128), profile(128, 128)];
 const TX_CQE: Profiles = [profile(5, 128), profile(8, 64), profile(16, 32), profile(32, 32), profile(64, 32)];
 
-/// The set of Linux's profiles for the climb.
+/// The sets of profiles in Linux's DIM. A climb uses one of the sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DimProfiles {
-    /// Receive, period counted from the event: 1, 8, 64, 128, 256 µs, 256 frames. Linux's `virtio_net` uses this set.
+    /// Receive, with the period counted from the event: waits of 1, 8, 64, 128, 256 µs, and 256 frames. Linux's
+    /// `virtio_net` uses this set.
     #[default]
     ReceiveEvent,
-    /// Receive, period counted from the completion: 2 to 64 µs, 256 to 64 frames.
+    /// Receive, with the period counted from the completion: waits of 2 to 64 µs, and 256 to 64 frames.
     ReceiveCompletion,
-    /// Transmit, period counted from the event: 1, 8, 32, 64, 128 µs, 128 frames.
+    /// Transmit, with the period counted from the event: waits of 1, 8, 32, 64, 128 µs, and 128 frames.
     TransmitEvent,
-    /// Transmit, period counted from the completion: 5 to 64 µs, 128 to 32 frames.
+    /// Transmit, with the period counted from the completion: waits of 5 to 64 µs, and 128 to 32 frames.
     TransmitCompletion,
 }
 
-/// Rates to compare, per millisecond, rounded up.
+/// Rates of bytes, frames and interrupts to compare, per millisecond, rounded up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rates {
     bytes: u64,
@@ -78,7 +79,7 @@ fn compare_roughly(now: u64, before: u64) -> Ordering {
     if is_same { Ordering::Equal } else { now.cmp(&before) }
 }
 
-/// Counts since a starting time.
+/// Numbers of bytes, frames and interrupts since a starting time.
 #[derive(Clone, Copy, Debug)]
 struct Measurement {
     since_ns: u64,
@@ -100,7 +101,7 @@ impl Measurement {
     }
 }
 
-/// The state of the climb.
+/// The state of one climb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tuning {
     /// Rests on a top or at an edge until the rates change.
@@ -123,7 +124,8 @@ pub(super) struct Dim {
     steps_left: u32,
     steps: u32,
     before: Rates,
-    /// The current measurement. `None` at the start and after a new profile; the next event then starts a measurement.
+    /// The current measurement. `None` at the start and after a change of the profile; the next event then starts a
+    /// measurement.
     measurement: Option<Measurement>,
 }
 
@@ -184,7 +186,8 @@ impl Dim {
             }
             Tuning::Right | Tuning::Left => self.climb(rates),
         }
-        // On a top, the rates at its start stay the reference, so that slow changes add up.
+        // While the climb rests on a top, the rates at the start of the rest stay the reference, so that slow changes
+        // add up.
         if tuning_before != Tuning::OnTop || self.tuning != Tuning::OnTop {
             self.before = rates;
         }
@@ -214,8 +217,8 @@ impl Dim {
         }
     }
 
-    /// Returns whether the climb has passed the top: the last step was one back, after more than one step in the
-    /// opposite direction.
+    /// Returns whether the climb has passed the top: the last step was a single step back, after more than one step in
+    /// the opposite direction.
     fn is_on_top(&self) -> bool {
         match self.tuning {
             Tuning::Right => self.steps_left > 1 && self.steps_right == 1,

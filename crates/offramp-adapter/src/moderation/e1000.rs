@@ -20,16 +20,19 @@ const JUMBO_BYTES: u64 = 8000;
 const LARGE_BYTES: u64 = 2000;
 /// Mean bytes per frame above which many frames count as bulk data.
 const FULL_BYTES: u64 = 1200;
-/// The class changes from lowest to low with fewer frames and more bytes than these.
+/// The class changes from lowest to low if an interrupt reports fewer than [`LOWEST_FRAMES`] frames with more than
+/// [`LOWEST_BYTES`] bytes in total.
 const LOWEST_FRAMES: u64 = 5;
 const LOWEST_BYTES: u64 = 512;
 /// Bytes per interrupt above which the class low is re-evaluated by the size and the number of frames.
 const LOW_BYTES: u64 = 10_000;
-/// The class changes from low to bulk with fewer frames than this and more bytes than [`LOW_BYTES`].
+/// The class changes from low to bulk if an interrupt reports fewer frames than this number with more than
+/// [`LOW_BYTES`] bytes in total.
 const LOW_FRAMES_FEW: u64 = 10;
-/// More frames than this require a higher rate.
+/// Number of frames per interrupt above which many frames can give a queue a class with a higher rate.
 const FRAMES_MANY: u64 = 35;
-/// The class changes from low to lowest with at most this many frames and fewer bytes than this.
+/// The class changes from low to the highest permitted class if an interrupt reports at most [`LONE_FRAMES`] frames
+/// with fewer than [`LONE_BYTES`] bytes in total.
 const LONE_FRAMES: u64 = 2;
 const LONE_BYTES: u64 = 512;
 /// Bytes per interrupt above which the class changes from bulk to low, if there are more than [`FRAMES_MANY`] frames.
@@ -41,7 +44,7 @@ const BULK_BYTES_FEW: u64 = 6000;
 const BALANCE_NS: u64 = 2 * NANOSECONDS_PER_SECOND;
 /// Interrupts per second in the balanced mode if both directions carry equally many bytes.
 const BALANCED_PER_SECOND: u32 = 2000;
-/// Interrupts per second added if only one direction carries bytes.
+/// Interrupts per second added if only one of the two directions carries bytes.
 const ONE_SIDED_PER_SECOND: u64 = 6000;
 /// Interrupts per second in the balanced mode without traffic, and at the start.
 const IDLE_PER_SECOND: u32 = 8000;
@@ -49,13 +52,13 @@ const IDLE_PER_SECOND: u32 = 8000;
 /// Adaptive values of the driver's parameter `InterruptThrottleRate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum E1000Mode {
-    /// 1, "dynamic": up to 70,000 interrupts per second for few, short frames.
+    /// 1, "dynamic": up to 70,000 interrupts per second for few and short frames.
     Dynamic,
-    /// 3, "dynamic conservative", the driver's default: up to 20,000.
+    /// 3, "dynamic conservative", the driver's default: up to 20,000 interrupts per second.
     #[default]
     Conservative,
-    /// 4, "simplified": 2000 to 8000, by the imbalance between receive and transmit. The mode needs the bytes of the
-    /// [other direction](super::Moderator::other_direction).
+    /// 4, "simplified": 2000 to 8000 interrupts per second, by the imbalance between receive and transmit. This mode
+    /// needs the bytes of the [other direction](super::Moderator::other_direction).
     Simplified,
 }
 
@@ -72,7 +75,8 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// Returns the class after an interrupt for `frames` and `bytes`, at most `highest`.
+    /// Returns the class after an interrupt that reports `frames` frames with `bytes` bytes in total. The returned
+    /// class is at most `highest`.
     #[inline]
     fn after(self, frames: u64, bytes: u64, highest: Self) -> Self {
         if frames == 0 {
@@ -119,7 +123,7 @@ impl Classes {
         Self { class: Class::Low, per_second: Class::Low.per_second(), highest }
     }
 
-    /// Returns the current shortest time between two interrupts, nanoseconds.
+    /// Returns the current minimum time between two interrupts, nanoseconds.
     pub(super) fn gap_ns(&self) -> u64 {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
     }
@@ -137,7 +141,7 @@ impl Classes {
         self.turn(class)
     }
 
-    /// Handles the rare case out of line, to keep the common case fast.
+    /// Changes the class and the rate. Changes are rare, so the function is not inlined into [`Classes::fired`].
     #[inline(never)]
     fn turn(&mut self, class: Class) -> bool {
         self.class = class;
@@ -164,12 +168,12 @@ impl Default for Balance {
 }
 
 impl Balance {
-    /// Returns the current shortest time between two interrupts, nanoseconds.
+    /// Returns the current minimum time between two interrupts, nanoseconds.
     pub(super) fn gap_ns(&self) -> u64 {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
     }
 
-    /// Adds `bytes` carried in the other direction.
+    /// Adds `bytes` bytes that the queue's other direction carried.
     pub(super) fn other_direction(&mut self, bytes: u64) {
         self.other_bytes = self.other_bytes.saturating_add(bytes);
     }

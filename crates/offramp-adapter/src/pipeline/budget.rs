@@ -1,32 +1,32 @@
-//! A turn of a host: its budget, its memory and its result.
+//! The budget, the memory and the result of a host's turn.
 
 use crate::config::frame_len_max;
 
 /// Alignment of consecutively written frames: a cache line.
 pub(crate) const FRAME_ALIGN: usize = 64;
-/// Bytes of a scratch: a run of segments stays near the first-level cache, and the longest frame of the largest MTU
-/// fits.
+/// Length of a [`Scratch`], bytes. Segments written together stay near the first-level cache, and the longest frame of
+/// the largest MTU fits.
 pub(crate) const SCRATCH_LEN: usize =
     (frame_len_max(crate::config::MTU_MAX) + FRAME_ALIGN).next_multiple_of(FRAME_ALIGN);
 
-/// Memory for rewritten frames, shared by all ports of a switch.
+/// Memory for rewritten frames. All ports of a switch share one scratch.
 pub(crate) type Scratch = Box<[u8]>;
 
 /// Bytes charged for a lost frame: the shortest Ethernet frame. Without this charge, a flood of bad frames could
 /// monopolise the thread.
 const LOST_FRAME_BYTES: usize = 60;
 
-/// The outcome of a poll.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// At least one frame moved.
     pub moved: bool,
-    /// More work is, or may be, ready at once.
+    /// Further work is ready at once, or may be ready at once.
     pub more: bool,
 }
 
 impl Progress {
-    /// Merges the outcomes of two polls.
+    /// Merges the results of two polls.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self { moved: self.moved || other.moved, more: self.more || other.more }
@@ -38,7 +38,7 @@ impl Progress {
 pub(crate) struct Budget {
     pub(crate) frames: usize,
     pub(crate) bytes: usize,
-    /// Bytes by which the last frame exceeded the budget.
+    /// Bytes by which the last frame of the turn exceeded the budget.
     pub(crate) debt_bytes: usize,
 }
 

@@ -16,7 +16,7 @@ use offramp_offload::sync::atomic::{
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Valid changes of associations and policy, not yet made. Dropping the value discards the changes.
+/// Checked changes of associations and policy that are not yet made. Dropping the value discards the changes.
 pub struct PreparedIpsec<'a> {
     prepared: Prepared<'a>,
     control: &'a PortControl,
@@ -36,7 +36,8 @@ impl PreparedIpsec<'_> {
 pub struct PortControl {
     offloads: AtomicU32,
     is_link_on: AtomicBool,
-    /// Incremented with each change, so that a batch without a change takes no lock.
+    /// Number of changes so far. A batch compares this number with its previous value, so a batch without a change
+    /// takes no lock.
     moderation_changes: AtomicU32,
     moderation: Mutex<ModerationConfig>,
     ipsec: Ipsec,
@@ -54,7 +55,7 @@ impl PortControl {
         Self::secured(config, PortSecurity::default())
     }
 
-    /// Creates the settings as [`PortControl::new`] does, for a host restricted to some addresses.
+    /// Creates the settings as [`PortControl::new`] does, for a host with the address and VLAN rules of `security`.
     pub fn secured(config: &AdapterConfig, security: PortSecurity) -> Arc<Self> {
         let AdapterConfig { offloads, moderation, queues, .. } = *config;
         Arc::new(Self {
@@ -99,8 +100,8 @@ impl PortControl {
         *self.moderation.lock()
     }
 
-    /// Changes the interrupt moderation from the next batch on, including that of frames already waiting. Wakes the
-    /// thread of the port.
+    /// Changes the interrupt moderation from the next batch on, also for frames that already wait. Wakes the thread of
+    /// the port.
     pub fn set_moderation(&self, moderation: ModerationConfig) {
         let mut current = self.moderation.lock();
         *current = moderation;
@@ -119,18 +120,18 @@ impl PortControl {
         &self.security
     }
 
-    /// Returns the host's rate limits for sending and receiving.
+    /// Returns the host's transmit limit and receive limit.
     pub fn limits(&self) -> PortLimits {
         PortLimits { tx: self.tx_limiter.limit(), rx: self.rx_limiter.limit() }
     }
 
-    /// Returns how many times a queue waited at the host's limit: for sending, and for receiving.
+    /// Returns how many times a queue waited at the host's transmit limit, and at the host's receive limit.
     pub fn limits_reached(&self) -> [u64; 2] {
         [&self.tx_limiter, &self.rx_limiter].map(|limiter| limiter.reached())
     }
 
-    /// Changes the host's rate limits for sending and receiving, from the next batch on. A direction with a changed
-    /// limit starts with a full bucket. Wakes the threads of the port.
+    /// Changes the host's transmit limit and receive limit, from the next batch on. A direction with a changed limit
+    /// starts with a full bucket. Wakes the threads of the port.
     pub fn set_limits(&self, limits: PortLimits) {
         self.tx_limiter.set(limits.tx);
         self.rx_limiter.set(limits.rx);
@@ -147,8 +148,9 @@ impl PortControl {
         Ok(())
     }
 
-    /// Prepares changes as [`PortControl::change_ipsec`] does, without making them: several ports can then change
-    /// together. Locks the port's associations against other changes until the returned value is dropped.
+    /// Prepares changes as [`PortControl::change_ipsec`] does, without making them: the associations of several ports
+    /// can then change together. Locks the port's associations against other changes until the returned value is
+    /// dropped.
     ///
     /// # Errors
     /// Fails as [`PortControl::change_ipsec`] does.
@@ -161,7 +163,8 @@ impl PortControl {
         &self.queues
     }
 
-    /// Returns the moderation if it was changed since `seen`, the change counter of the caller.
+    /// Returns the moderation if it has changed since the caller's last call. `seen` is the caller's copy of the change
+    /// counter; the call updates the copy.
     #[inline]
     pub(crate) fn changed_moderation(&self, seen: &mut u32) -> Option<ModerationConfig> {
         let now = self.moderation_changes.load(Acquire);
@@ -172,7 +175,7 @@ impl PortControl {
         Some(self.moderation())
     }
 
-    /// Registers `waker`, woken after each change.
+    /// Registers `waker`, which is woken after each change.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut wakers = self.wakers.lock();
         if !wakers.iter().any(|known| known.will_wake(waker)) {

@@ -1,4 +1,5 @@
-//! Deliver: open, verify, coalesce, segment if the host needs it, mark, hand over.
+//! The stage deliver: opens, verifies and coalesces frames, segments super-frames for a host without the offload, marks
+//! frames, and hands frames over.
 //!
 //! No frame overtakes another: before a frame bypasses the coalescer, the coalescer is flushed.
 
@@ -18,8 +19,9 @@ use offramp_offload::layout::{Network, Transport, link_header_len};
 use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind};
 use offramp_offload::segment::Segmenter;
 
-/// Least payload of a frame with a partial checksum that may begin an aggregate, bytes: the default maximum segment size
-/// of TCP (RFC 9293 3.7.1). Shorter ones are single messages, and not worth a checksum.
+/// Minimum payload of a frame with a partial checksum that may be the first of a coalesced frame, bytes. The value is
+/// the default maximum segment size of TCP (RFC 9293 3.7.1). A frame with less payload is a single message, and not
+/// worth a checksum.
 const TRAIN_SEGMENT_LEN_MIN: usize = 536;
 
 /// The last stage of the pipeline of one queue pair or one port of a switch.
@@ -40,7 +42,8 @@ pub(crate) struct Deliver {
     pub(crate) is_unflushed: bool,
     /// The host accepted a frame since its last interrupt.
     has_taken: bool,
-    /// Delivery interrupts the host. If `false`, interrupts are separate from delivery and counted elsewhere.
+    /// Delivery interrupts the host. If `false`, interrupts are separate from delivery and are counted when they are
+    /// sent.
     pub(crate) interrupts_by_handing_over: bool,
 }
 
@@ -83,7 +86,8 @@ impl Deliver {
         !self.is_unflushed && self.next_release_ns().is_none()
     }
 
-    /// Applies a changed limit and changed associations, and advances their time to `now_ns`.
+    /// Applies a changed limit and changed associations, and advances the time of the limit and of the associations to
+    /// `now_ns`.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, now_ns: u64) {
         self.meter.take_over(now_ns);
@@ -147,7 +151,7 @@ impl Deliver {
         self.opening.as_mut().map_or(Ok(()), |opening| opening.open(frame, outlet.stats))
     }
 
-    /// Verifies a frame with unknown checksum state and coalesces it, within the host's offloads.
+    /// Verifies a frame with unknown checksum state and coalesces it, as far as the host's offloads allow.
     #[inline]
     fn verify(&mut self, outlet: &mut Outlet<'_, impl HostPort>, frame: Frame<'_>, now_ns: u64) {
         self.is_unflushed = true;
@@ -168,7 +172,7 @@ impl Deliver {
         }
     }
 
-    /// Returns the hash by which the host steers the frame.
+    /// Returns the flow hash with which the host steers the frame.
     #[inline]
     fn hash_of(&self, outlet: &Outlet<'_, impl HostPort>, frame: &Frame<'_>) -> Option<u32> {
         match &self.rss {
@@ -306,7 +310,7 @@ impl Deliver {
                 frame.write_checksum();
                 outlet.came_in(1);
                 self.verify(outlet, frame.reborrow(), work.now_ns);
-                // The next port gets the frame with its request.
+                // The next port gets the frame with its original checksum request.
                 frame.make_partial();
             }
             Some(partial) if honours_checksums && !lent.plan.completes_crc() => {
@@ -321,8 +325,9 @@ impl Deliver {
         }
     }
 
-    /// Returns whether a frame with a partial checksum can be part of an aggregate, so that its checksum is worth
-    /// completing. A host without segmentation of its own sends such trains: one with AccECN, for example.
+    /// Returns whether a frame with a partial checksum can be coalesced, so that completing its checksum is worthwhile.
+    /// A host that sends segments instead of super-frames sends several of these frames in succession, for example a
+    /// host with AccECN.
     fn may_coalesce(&self, lent: &Lent<'_>, enabled: Offloads) -> bool {
         let (Ok(layout), Some(partial)) = (lent.frame.layout(), lent.frame.request().checksum) else { return false };
         let offload = match (layout.transport, layout.network) {
@@ -347,8 +352,8 @@ impl Deliver {
         outlet.hand_over(self.rss.as_ref(), meta, frame);
     }
 
-    /// Returns the mark of a segment with its checksums just written. UDP fragments are unmarked: a fragment has no
-    /// checksum.
+    /// Returns the checksum mark of a segment whose checksums were just written. Fragments of a UDP datagram are
+    /// unmarked, because a fragment has no checksum.
     fn checksum_of_segment(
         &self,
         segment: &mut [u8],

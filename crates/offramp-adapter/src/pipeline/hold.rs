@@ -1,9 +1,9 @@
-//! The waiting frames of a host. A frame waits for moderation, if handing over is the interrupt as for a TAP, or for
-//! the host's limit.
+//! The frames that wait for delivery to a host. A frame waits for moderation if handing over interrupts the host, as
+//! for a TAP. A frame also waits for the host's receive limit.
 //!
-//! On a cable, frames wait on the wire. A switch has no wire, so frames wait in a queue, as their senders lent them.
-//! One decision releases all waiting frames, and their delivery takes as many batches as needed. Frames that arrive
-//! after the decision wait for the next decision.
+//! On a cable, frames wait on the wire. A switch has no wire, so frames wait in a queue, in the form in which their
+//! senders lent them. One decision releases all waiting frames, and their delivery takes as many batches as needed.
+//! Frames that arrive after the decision wait for the next decision.
 
 use crate::moderation::{ModerationConfig, Moderator};
 use crate::port::{Arrival, WirePort};
@@ -11,8 +11,8 @@ use crate::stats::Direction;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use std::collections::VecDeque;
 
-/// Maximum number of queued frames and super-frames, and of their bytes: the capacity of a cable without delay. At this
-/// maximum, queued frames are handed over under any policy, within the limit.
+/// Maximum number of queued frames and super-frames, and maximum number of their bytes: the capacity of a cable without
+/// delay. At either maximum, queued frames are handed over under any policy, within the receive limit.
 const FRAMES_MAX: usize = 512;
 const BYTES_MAX: usize = 1024 * 1024;
 
@@ -20,9 +20,10 @@ const BYTES_MAX: usize = 1024 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     moderator: Moderator,
-    /// Number of waiting frames recorded by the moderator and not yet released; they follow the released frames.
+    /// Number of waiting frames that the moderator has recorded and not yet released. These frames follow the released
+    /// frames.
     noted: usize,
-    /// Number of released frames, the oldest ones: they wait only for the limit.
+    /// Number of released frames. They are the oldest waiting frames, and wait only for the receive limit.
     released: usize,
     /// The moderator has read the wire's room, which it needs to compute the time of the first wake-up.
     knows_room: bool,
@@ -33,8 +34,8 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Changes the moderation, including that of waiting frames. Released frames stay released; without moderation all
-    /// frames are released.
+    /// Changes the moderation, also for frames that already wait. Released frames stay released. Without moderation,
+    /// all frames are released.
     pub(crate) fn set(&mut self, config: ModerationConfig, stats: &Direction) {
         self.moderator.set(config);
         if self.moderator.is_off() {
@@ -50,7 +51,8 @@ impl Hold {
         self.moderator.other_direction(bytes);
     }
 
-    /// Begins a delivery. Reads `clock`, the caller's processor time, if the moderator measures the interrupt cost.
+    /// Begins a delivery of waiting frames. Reads `clock`, the caller's processor time, if the moderator measures the
+    /// interrupt cost.
     #[inline]
     pub(crate) fn begin(&mut self, clock: &impl Fn() -> u64) -> Option<u64> {
         (!self.moderator.is_off() && self.moderator.measures_next()).then(clock)
@@ -115,7 +117,8 @@ impl Hold {
         if self.moderator.is_off() || self.released > 0 {
             return wire.next_arrival_ns();
         }
-        // Frames in flight can bring the release forward. Computing the time now saves a wake-up for each of them.
+        // Frames in flight can bring the release forward. Computing the time now saves a wake-up for each frame in
+        // flight.
         let mut ahead = self.moderator.clone();
         let mut due_ns = ahead.next_due_ns();
         wire.arrivals(self.noted, u64::MAX, |Arrival { at_ns, len }| {
@@ -149,7 +152,7 @@ impl Hold {
         self.queue.len()
     }
 
-    /// Queues a copy of a frame until it is due.
+    /// Queues a copy of a frame until the frame is due.
     pub(crate) fn push(&mut self, frame: &Frame<'_>, now_ns: u64) {
         let mut copy = self.free.pop().unwrap_or_else(|| FrameBuffer::new(Vec::new()));
         copy.copy_from(frame);
@@ -160,13 +163,14 @@ impl Hold {
         self.moderator.ring_has(FRAMES_MAX.saturating_sub(self.queue.len()) as u32);
     }
 
-    /// Returns whether to hand over the queued frames now. With `is_forced`, queued frames are due under any policy.
+    /// Returns whether to hand over the queued frames now. With `is_forced`, the queued frames are due under any
+    /// policy.
     pub(crate) fn is_due(&self, now_ns: u64, is_forced: bool) -> bool {
         let is_released = is_forced || self.released > 0 || self.moderator.is_off();
         !self.queue.is_empty() && (is_released || self.is_full() || self.moderator.is_due(now_ns))
     }
 
-    /// Returns the time at which the queued frames are due; 0 if they wait only for the limit.
+    /// Returns the time at which the queued frames are due; 0 if released frames wait only for the receive limit.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         match self.queue.len() {
             0 => None,

@@ -8,8 +8,8 @@ use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
 use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 use offramp_offload::segment::Segmenter;
 
-/// Minimum TCP payload per segment of a super-frame handed over whole. Linux 7 raises a smaller size to this value
-/// (`TCP_MIN_GSO_SIZE`), and would then produce different segments.
+/// Minimum TCP payload per segment of a super-frame that is handed over whole, bytes. Linux 7 raises a smaller size to
+/// this value (`TCP_MIN_GSO_SIZE`), and would then produce different segments.
 const TCP_SEGMENT_LEN_MIN: u16 = 8;
 
 /// A frame lent by its sender, and its segmentation plan.
@@ -37,12 +37,13 @@ impl Lent<'_> {
         self.plan.next_len() - self.plan.link_header_len() <= mtu
     }
 
-    /// Returns the marks of an untouched super-frame; `None` if `enabled` cannot express them.
+    /// Returns the marks of a super-frame that is handed over untouched; `None` if `enabled` cannot express these
+    /// marks.
     ///
-    /// A super-frame with CWR is marked as such, even if its sender did not mark it. With CWR, a super-frame is
+    /// A super-frame with CWR gets the mark of CWR, even if its sender did not mark it. With CWR, a super-frame is
     /// delivered whole only to a driver with ECN negotiated (virtio 1.3, 5.1.6.4.1). With AccECN's CWR, a super-frame
-    /// is delivered whole only to a driver with AccECN negotiated. Without CWR, every driver segments a super-frame
-    /// alike.
+    /// is delivered whole only to a driver with AccECN negotiated. Without CWR, all drivers segment a super-frame in
+    /// the same way.
     pub(super) fn untouched(&self, segmentation: Segmentation, enabled: Offloads) -> Option<RxMeta> {
         let partial = self.frame.request().checksum?;
         if self.len() - self.plan.link_header_len() > PACKET_LEN_MAX {
@@ -92,8 +93,9 @@ fn carries_cwr(frame: &[u8], partial: PartialChecksum) -> bool {
     frame.get(usize::from(partial.start) + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_CWR != 0)
 }
 
-/// Returns whether the host began the checksum with the frame's pseudo-header, so that the segments' checksums will be
-/// right. A guest may begin with any value. In a fragment, the checksum covers more bytes than the fragment has.
+/// Returns whether the host initialised the checksum field with the sum of the pseudo-header, so that the segments'
+/// checksums will be right. A guest may write any value. The result is `false` for a fragment, because the checksum
+/// covers more bytes than the fragment has.
 pub(super) fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     let (Ok(layout), Some(partial)) = (frame.layout(), frame.request().checksum) else { return false };
     let begun = frame.bytes().get(partial.field()..).and_then(|rest| rest.first_chunk());
@@ -101,8 +103,8 @@ pub(super) fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     !layout.fragment && begun.is_some_and(|begun| u16::from_be_bytes(*begun) == pseudo_header)
 }
 
-/// Writes the next frames of one length into the scratch, as many as fit. Returns their length, their stride and their
-/// number.
+/// Writes the next frames of one length into the scratch, as many as fit. Returns the length of a written frame, the
+/// distance between two frames, and the number of frames.
 pub(super) fn segment_into_scratch(
     lent: &Lent<'_>,
     rest: &mut Segmenter,

@@ -48,7 +48,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         }
     }
 
-    /// Checks a wire frame of `len` bytes: it must have a link header and fit into the MTU.
+    /// Checks a wire frame of `len` bytes: the frame must have a link header and fit into the MTU.
     #[inline]
     pub(super) fn takes(&self, link_header_len: Result<usize, Malformed>, len: usize) -> Result<(), Loss> {
         match link_header_len {
@@ -97,7 +97,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
     }
 }
 
-/// Returns `meta` with the flow's queue; `None` if the adapter does not choose the queue.
+/// Returns `meta` with the queue of the frame's flow; `None` if the adapter does not choose the queue.
 ///
 /// Returning `meta` itself would copy it for every frame. Reading bytes that were just written in smaller pieces stalls
 /// the processor until all earlier writes are done, including those into a guest's memory.
@@ -128,7 +128,7 @@ pub(super) struct ToHost<'a, 'b, H> {
     pub(super) outlet: &'a mut Outlet<'b, H>,
     pub(super) rss: Option<&'a Rss>,
     /// Allows the coalescer to write into the host's own buffers. `false` if the coalescer holds frames across batches:
-    /// a host must not wait for its buffers.
+    /// a host must not wait for its lent buffers.
     pub(super) is_lending: bool,
 }
 

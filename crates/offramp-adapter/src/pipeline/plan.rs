@@ -13,7 +13,7 @@ use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter, repair_headers
 use offramp_offload::vlan::pop_tag;
 use std::sync::Arc;
 
-/// The result of planning a frame.
+/// The plan of a frame.
 #[derive(Debug)]
 pub(crate) enum Planned {
     /// The frame is sent unencrypted.
@@ -40,7 +40,7 @@ pub(crate) struct Plan {
     pub(crate) is_link_on: bool,
     /// The address rules of the host; `None` while the host may use any address.
     security: Option<Arc<PortSecurity>>,
-    /// The send limit of the host.
+    /// The transmit limit of the host.
     pub(crate) meter: Meter,
     /// The IPsec state for sent frames; `None` while IPsec affects no frame.
     sealing: Option<Box<Sealing>>,
@@ -66,9 +66,9 @@ impl Plan {
         }
     }
 
-    /// Applies changed settings of the link and the limit. Applies changed associations unless `pending` is partly
-    /// sealed, and advances their time. Sealed frames fit into `mtu` IP bytes. With `is_shared`, other queue pairs seal
-    /// with the same associations.
+    /// Applies changed settings of the link and of the transmit limit. Applies changed associations unless `pending` is
+    /// partly sealed, and advances the time of the associations. Sealed frames fit into `mtu` IP bytes. With
+    /// `is_shared`, other queue pairs seal with the same associations.
     #[inline]
     pub(crate) fn take_over(
         &mut self,
@@ -93,7 +93,7 @@ impl Plan {
         }
     }
 
-    /// Returns the next deadline: of an association, a keepalive, or the end of a wait for the limit.
+    /// Returns the next deadline: of an association, a keepalive, or the end of a wait for the transmit limit.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let sealing_ns = self.sealing.as_ref().and_then(|sealing| sealing.next_due_ns);
         let keepalive_ns = self.keepalives.as_ref().and_then(|keepalives| keepalives.next_due_ns);
@@ -121,7 +121,8 @@ impl Plan {
             && self.security.as_ref().is_none_or(|security| security.passes_unparsed(frame))
     }
 
-    /// Plans the frames resulting from a host's frame, and charges the host for them. A refused frame is charged, too.
+    /// Plans the frames resulting from a host's frame, and charges the resulting frames to the host's transmit limit. A
+    /// refused frame is charged, too.
     ///
     /// # Errors
     /// Returns the reason for losing the frame.
@@ -159,7 +160,7 @@ impl Plan {
 
     /// Delivers the pending ICMP message about the last planned frame, if any. The message is no frame of the wire, and
     /// no counter includes it. If the host has no room, the message is dropped, and the next refused frame causes a new
-    /// one. Set `has_pushed` if the adapter inserted the frame's tag.
+    /// message. Set `has_pushed` if the adapter inserted the frame's tag.
     pub(crate) fn answer(&mut self, host: &mut impl HostPort, has_pushed: bool) -> Option<Result<(), PortError>> {
         let answer = self.sealing.as_mut()?.too_big.take()?;
         let answer = if has_pushed { pop_tag(answer) } else { answer };
@@ -169,8 +170,8 @@ impl Plan {
     /// Returns the length of the next frame, and the number of consecutive frames of that length.
     ///
     /// # Errors
-    /// Returns the reason for losing the next frame: it is unencrypted and longer than `mtu`, or its association is
-    /// gone.
+    /// Returns the reason for losing the next frame: the frame is unencrypted and longer than `mtu`, or the frame's
+    /// association is gone.
     #[inline]
     pub(crate) fn next_run(&self, frame: &Frame<'_>, planned: &Planned, mtu: usize) -> Result<(usize, usize), Loss> {
         match planned {
@@ -209,7 +210,7 @@ impl Plan {
         Ok(count)
     }
 
-    /// Passes due keepalives to `send`, which returns whether there was room. No keepalive is sent while the link is
+    /// Passes due keepalives to `send`, which returns whether the wire had room. No keepalive is sent while the link is
     /// off.
     #[inline]
     pub(crate) fn send_keepalives(&mut self, stats: &Direction, now_ns: u64, mut send: impl FnMut(&mut [u8]) -> bool) {

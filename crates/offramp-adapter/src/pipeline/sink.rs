@@ -1,4 +1,4 @@
-//! The two ends of a frame's path: a host, and a wire.
+//! The two kinds of destination of a frame: a host, and a wire.
 
 use super::budget::Budget;
 use super::control::PortControl;
@@ -16,7 +16,7 @@ use offramp_offload::layout::{VLAN_TAG_LEN, link_header_len};
 use offramp_offload::vlan::{CUSTOMER_TAG, TAG_AT, TagChange};
 use std::ops::Range;
 
-/// The receiving side of a host.
+/// The stages that deliver frames to one host.
 #[derive(Debug)]
 pub(crate) struct HostSink {
     pub(crate) deliver: Deliver,
@@ -105,7 +105,7 @@ fn send_interrupts(
     interrupts.next_due_ns()
 }
 
-/// The route of a queue pair: every frame is sent on its wire, for any destination.
+/// The route of a queue pair: every frame is sent on the pair's wire, whatever its destination address.
 pub(crate) struct ToWire<'a, W> {
     pub(crate) wire: &'a mut W,
     pub(crate) mtu: usize,
@@ -158,7 +158,7 @@ impl<H: HostPort, W: WirePort> Route<H> for ToWire<'_, W> {
     }
 }
 
-/// Puts a frame on the wire. Returns `false` if there is no room.
+/// Puts a frame on the wire. Returns `false` if the wire has no room.
 #[inline]
 fn put_frame(frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
     let Some(loan) = wire.lend(frame.len(), 1) else { return false };
@@ -168,7 +168,7 @@ fn put_frame(frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
     true
 }
 
-/// Puts a frame on the wire with a VLAN tag inserted. Returns the length with the tag; `None` if there is no room.
+/// Puts a frame on the wire with a VLAN tag inserted. Returns the length with the tag; `None` if the wire has no room.
 #[inline]
 fn put_tagged(frame: &[u8], tci: u16, wire: &mut impl WirePort, now_ns: u64) -> Option<usize> {
     let (addresses, rest) = frame.split_at_checked(TAG_AT)?;

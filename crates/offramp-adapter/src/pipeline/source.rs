@@ -1,7 +1,7 @@
-//! The sending side of a host: fetches the host's frames, plans them, and passes them to the route.
+//! The stages that fetch one host's frames, plan the frames, and pass them to the route.
 //!
-//! If the route has no room for a whole super-frame, the frame stays with its owner, sent in part if some room was
-//! left. The host then waits, and no frame is lost for lack of room on the wire.
+//! If the route has no room for a whole super-frame, the segments that fit are sent, and the super-frame stays in its
+//! owner's buffer. The host then waits, and no frame is lost for lack of room on the wire.
 
 use super::budget::{Budget, Progress};
 use super::control::PortControl;
@@ -26,7 +26,7 @@ pub(crate) trait Route<H: HostPort> {
         None
     }
 
-    /// Returns the change to the host's tag, made before the frame is planned.
+    /// Returns the change to the VLAN tag of the host's frame. The tag is changed before the frame is planned.
     fn change(&self, vlan: FrameVlan) -> TagChange;
 
     /// Returns the destination ports of a host's frame that becomes `frames` frames of the wire.
@@ -35,7 +35,7 @@ pub(crate) trait Route<H: HostPort> {
     /// Returns the reason for losing the frame.
     fn find(&mut self, frame: &[u8], vlan: FrameVlan, frames: usize, now_ns: u64) -> Result<Range<usize>, Loss>;
 
-    /// Sends the pending frame to its destinations, within the room.
+    /// Sends the pending frame to its destinations, as far as the route has room.
     #[inline]
     fn bring(&mut self, source: &mut Source, host: &mut H, stats: &Direction, budget: &mut Budget, now_ns: u64)
     where
@@ -44,17 +44,17 @@ pub(crate) trait Route<H: HostPort> {
         source.write(host, self, stats, budget, now_ns);
     }
 
-    /// Maximum IP bytes of a frame, if frames are checked after planning.
+    /// Returns the maximum IP bytes of a frame, if frames are checked after planning.
     fn mtu(&self) -> usize;
 
     /// Lends buffers for the next frames, up to `count` of `len` bytes each. Returns `None` if there is no room, or if
     /// the frame is too long.
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>>;
 
-    /// Sends the first `count` lent buffers. Returns the number of frames that reached a destination.
+    /// Sends the frames in the first `count` lent buffers. Returns the number of frames that reached a destination.
     fn put(&mut self, to: &Destination, len: usize, count: usize, now_ns: u64) -> usize;
 
-    /// Sends a keepalive. Returns whether there was room.
+    /// Sends a keepalive. Returns whether there was room for the keepalive.
     fn put_keepalive(&mut self, frame: &[u8], vlans: &PortVlans, now_ns: u64) -> bool;
 }
 
@@ -62,7 +62,7 @@ pub(crate) trait Route<H: HostPort> {
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) vlan: FrameVlan,
-    /// The ports still to be visited; unused on a wire.
+    /// Range of the destination ports that have not yet received the frame; unused on a wire.
     pub(crate) ports: Range<usize>,
 }
 
@@ -97,7 +97,7 @@ impl Pending {
 /// Counts of one batch.
 #[derive(Default)]
 struct Batch {
-    /// Number of frames and super-frames fetched from the host, and the bytes of those that were sent on.
+    /// Number of frames and super-frames fetched from the host, and the bytes of the frames that were sent.
     host_frames: usize,
     host_bytes: usize,
     /// Number of frames sent unchanged, and their bytes; counted once per batch.
@@ -108,7 +108,7 @@ struct Batch {
 impl Batch {
     fn count(&self, is_interrupt: bool, queues: &[QueueStats]) {
         let stats = &queues[0].transmit;
-        // Idle transmit must not dirty this cache line; another worker may own it.
+        // Without sent frames, the counters must not be written: another worker may own their cache line.
         if self.whole_frames > 0 {
             for counter in [&stats.host_frames, &stats.frames_in, &stats.frames_out] {
                 counter.add(self.whole_frames as u64);
@@ -124,7 +124,7 @@ impl Batch {
     }
 }
 
-/// The sending side of a host.
+/// The stages that fetch and plan the frames of one host.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) plan: Plan,
@@ -158,7 +158,8 @@ impl Source {
         self.pending.as_ref().map_or(0, |pending| pending.planned.frames_left())
     }
 
-    /// Applies changed settings, and advances their time. Associations change only between two super-frames.
+    /// Applies changed settings, and advances the time of the limit and of the associations. Associations change only
+    /// between two super-frames.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, mtu: usize, is_shared: bool, now_ns: u64) {
         let pending = self.pending.as_ref().map(|pending| &pending.planned);
@@ -369,7 +370,7 @@ impl Source {
     }
 }
 
-/// Returns the counters of the queue of the last fetched frame.
+/// Returns the counters of the queue that sent the last fetched frame.
 #[inline]
 fn sent_by<'a>(host: &impl HostPort, queues: &'a [QueueStats]) -> &'a Direction {
     &QueueStats::of(queues, || host.tx_queue()).transmit

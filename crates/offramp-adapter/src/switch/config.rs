@@ -27,7 +27,7 @@ pub struct SwitchConfig {
     pub learning: bool,
     /// Maximum number of ports.
     pub ports_max: usize,
-    /// Size of the table in stations; each port's quota is reserved from it.
+    /// Size of the table in stations; the quota of each port is reserved from the table.
     pub stations_max: usize,
     /// Divides `stations_max` equally among the present ports, and ignores [`PortConfig::stations_max`].
     pub equal_shares: bool,
@@ -78,15 +78,17 @@ pub struct PortConfig {
     pub mtu: usize,
     /// Receive offloads allowed by the user; changeable later.
     pub offloads: Offloads,
-    /// Isolates the port: it reaches only ports that are not isolated. Changeable later.
+    /// Isolates the port: its frames reach only ports that are not isolated. Changeable later.
     pub isolated: bool,
-    /// Maximum number of stations on this port. A further station displaces the one idle for the longest time.
+    /// Maximum number of stations on this port. A further station displaces the station that has been idle for the
+    /// longest time.
     pub stations_max: usize,
     /// Limit on flooded frames from this port; `None` if unlimited.
     pub flood_limit: Option<FloodLimit>,
     /// Coalescing of frames for this port; `rx_csum` is overridden by the host's capability.
     pub coalesce: CoalesceConfig,
-    /// Moderation of the host's interrupts. Where delivery is the interrupt, frames wait for it. Changeable later.
+    /// Moderation of the host's interrupts. If delivery interrupts the host, moderation defers the frames themselves.
+    /// Changeable later.
     pub moderation: ModerationConfig,
     /// Number of the host's receive queues for receive-side scaling
     /// ([`RxMeta::queue`](offramp_offload::meta::RxMeta::queue)).

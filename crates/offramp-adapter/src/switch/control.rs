@@ -22,20 +22,20 @@ pub enum SwitchError {
     /// The switch already has its maximum of ports.
     #[error("the switch has {0} ports, its most; raise ports_max, or remove one")]
     Ports(usize),
-    /// A link (`learning` off) already has two ends.
+    /// A link (a switch with `learning` off) already has two ports.
     #[error("a link has two ends, and both are taken; switch learning on for more ports")]
     LinkEnds,
     /// The address is bound to another port.
     #[error("the address {} is bound to another port of the switch; bind it to one of them", written(*.0))]
     Bound([u8; 6]),
-    /// The quotas of all ports would exceed the table.
+    /// The sum of all ports' quotas would exceed the size of the table.
     #[error(
         "stations_max of the port is {wanted}, and {left} of the switch's are left; raise the switch's or lower the port's"
     )]
     Stations {
         /// Stations requested for the port.
         wanted: usize,
-        /// Stations left in the table.
+        /// Stations of the table that are not reserved for other ports.
         left: usize,
     },
 }

@@ -12,8 +12,8 @@ pub struct FloodLimit {
 }
 
 impl Default for FloodLimit {
-    /// 10,000 frames per second, and 1,024 at once. Both values are far above the needs of address resolution and
-    /// discovery, and a small part of one processor's forwarding rate.
+    /// Returns a limit of 10,000 frames per second, with 1,024 frames at once. Both values are far above the needs of
+    /// address resolution and discovery, and a small part of one processor's forwarding rate.
     fn default() -> Self {
         Self { frames_per_s: 10_000, burst_frames: 1024 }
     }

@@ -26,7 +26,7 @@ pub(super) struct Port<P> {
     /// Receive offloads accepted by the host and allowed by the user.
     pub(super) enabled: Offloads,
     pub(super) floods: Option<TokenBucket>,
-    /// Bytes by which earlier turns exceeded their budget, not yet paid back.
+    /// Bytes by which earlier turns exceeded their budget, and by which later turns are still to be shortened.
     pub(super) debt_bytes: usize,
 }
 
@@ -51,8 +51,8 @@ impl<P: HostPort> Port<P> {
         source.take_over(shared, shared.mtu(), false, now_ns);
     }
 
-    /// Reads the host's accepted offloads. A guest may negotiate again while its port is fetched from, so this also
-    /// runs after each turn. Frames of other ports are delivered only outside the port's own turn.
+    /// Reads the host's accepted offloads. A guest may negotiate again while the switch fetches from its port, so this
+    /// method also runs after each turn. Frames of other ports are delivered only outside the port's own turn.
     pub(super) fn note_offloads(&mut self) {
         self.enabled = Offloads::offer(Offloads::RX, self.host.accepts(), self.shared.offloads());
     }
@@ -107,13 +107,13 @@ impl<P: HostPort> Port<P> {
         self.with_outlet(|deliver, outlet| deliver.push_shared(outlet, frame, work));
     }
 
-    /// Returns whether a frame can be delivered without waiting for moderation or the limit.
+    /// Returns whether a frame can be delivered without waiting for moderation or the receive limit.
     #[inline]
     fn takes_at_once(&mut self, now_ns: u64) -> bool {
         self.sink.hold.is_passed_by() && self.sink.deliver.meter.is_open(now_ns)
     }
 
-    /// Queues a frame of `frames` segments, or loses it if the limit has filled the queue.
+    /// Queues a frame of `frames` segments, or loses the frame if the receive limit has filled the queue.
     fn queue(&mut self, frame: &Frame<'_>, frames: usize, work: &mut Work<'_>) {
         if self.is_queue_full() {
             self.release_held(false, work.scratch, work.now_ns, &|| work.now_ns);
@@ -130,14 +130,15 @@ impl<P: HostPort> Port<P> {
         self.host.rx_lost_to_limit(frame, frames, wire_bytes(frame, frames));
     }
 
-    /// Returns whether the limit leaves no room for a further frame. Without a limit, the queue is emptied at the end
-    /// of the batch.
+    /// Returns whether the receive limit leaves no room for a further frame in the queue. Without a limit, the queue is
+    /// emptied at the end of the batch.
     fn is_queue_full(&self) -> bool {
         let HostSink { deliver: Deliver { meter, .. }, hold, .. } = &self.sink;
         meter.is_limited() && (hold.is_full() || meter.delays_too_long(hold.queued(), hold.queued_bytes()))
     }
 
-    /// Hands over the due frames, within the limit. With `is_forced`, hands over all frames.
+    /// Hands over the queued frames that are due, within the receive limit. With `is_forced`, hands over all queued
+    /// frames.
     fn release_held(&mut self, is_forced: bool, scratch: &mut Scratch, now_ns: u64, clock: &impl Fn() -> u64) {
         while self.sink.hold.is_due(now_ns, is_forced || self.is_queue_full())
             && (is_forced || self.sink.deliver.meter.is_open(now_ns))

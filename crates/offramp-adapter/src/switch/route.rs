@@ -11,7 +11,8 @@ use crate::vlan::FrameVlan;
 use std::ops::Range;
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
-/// The first of the addresses that no bridge forwards. Its last four bits number the addresses (IEEE 802.1D 7.12.6).
+/// The first of the reserved addresses, which no bridge forwards. The last four bits of a reserved address are its
+/// number (IEEE 802.1D 7.12.6).
 const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
 
 impl<P: HostPort> Switch<P> {

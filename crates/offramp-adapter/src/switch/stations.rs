@@ -60,8 +60,8 @@ const NO_QUOTA: Quota = Quota { max: 0, len: 0, by_time: Order::EMPTY };
 
 /// The table of stations. Its entries are allocated once.
 ///
-/// The hash has a secret factor, so that no attacker can choose addresses with long chains. The factor affects no
-/// result.
+/// The hash has a secret factor, so that no attacker can choose addresses that form long chains in the table. The
+/// factor does not affect which stations are found.
 #[derive(Debug)]
 pub(super) struct Stations {
     entries: Table<Entry>,
@@ -138,7 +138,8 @@ impl Stations {
         self.quotas[port].len
     }
 
-    /// Records a frame of `station` at `port`. Returns `false` if the address is bound to another port.
+    /// Records a frame of `station` received from `port`. Returns `false` if the station's address is bound to another
+    /// port.
     pub(super) fn learn(&mut self, station: Station, port: usize, now_s: u64) -> bool {
         if let Some(slot) = self.slot_of(station) {
             let entry = self.entries.entry(slot);
@@ -167,7 +168,7 @@ impl Stations {
         true
     }
 
-    /// Returns the port at which the station sent within the ageing time, or the port to which it is bound.
+    /// Returns the port from which the station sent a frame within the ageing time, or the port to which it is bound.
     pub(super) fn find(&mut self, station: Station, now_s: u64) -> Option<usize> {
         let Some(slot) = self.slot_of(station) else { return self.owner(station) };
         let entry = *self.entries.entry(slot);

@@ -16,7 +16,7 @@ use offramp_offload::meta::TxMeta;
 use offramp_offload::vlan::TagChange;
 use std::ops::Range;
 
-/// Number of bytes between two clock reads; fewer bytes cannot exceed a turn.
+/// Number of bytes moved between two clock reads; moving fewer bytes cannot take longer than a turn.
 const TIMED_BYTES: usize = 16 * 1024;
 
 impl<P: HostPort> Switch<P> {

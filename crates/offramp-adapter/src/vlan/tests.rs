@@ -91,7 +91,7 @@ fn a_host_gets_the_frames_of_its_vlans_with_the_tag_that_it_expects() {
 }
 
 proptest! {
-    /// The fast path agrees with the general rules for every frame.
+    /// The fast path gives the same result as the general rules for every frame.
     #[test]
     fn a_port_treats_common_frames_by_the_rules_for_all(
         types in prop::collection::vec(prop::sample::select(vec![IP, CUSTOMER_TAG, SERVICE_TAG, [0x91, 0], [0, 7], [0xe0, 8]]), 0..5),

@@ -90,7 +90,8 @@ fn on_a_top_it_stays_until_the_rates_differ_from_those_of_the_top() {
     indices(&mut dim, (0..4).map(better));
     let top = better(3);
     let drift = |percent: u64| Rates { bytes: top.bytes * (100 + percent) / 100, ..top };
-    // Each rate is within ten percent of the previous one; the third is not within ten percent of the rate on the top.
+    // Each rate is within ten percent of the previous one; the third rate is not within ten percent of the rate on the
+    // top.
     assert_eq!(indices(&mut dim, [drift(5), drift(10), drift(15)]), [4, 4, 3]);
     assert_eq!(dim.tuning, Tuning::Left);
 }
@@ -125,7 +126,7 @@ fn it_decides_after_sixty_four_interrupts_and_measures_anew_from_the_one_after_a
     let mut changes = Vec::new();
     for event in 0..=131_u64 {
         let before = dim.index;
-        // Twice the bytes from the second measurement on make it climb again.
+        // Twice the bytes from the second measurement on make the climb start again.
         dim.fired(event * PERIOD_NS, 1, if event < 65 { 100 } else { 200 });
         if dim.index != before {
             changes.push(event);

@@ -37,13 +37,13 @@ fn each_class_follows_from_the_frames_and_bytes_of_the_last_interrupt() {
     }
 }
 
-/// Fires for one lone short frame, which requests a higher rate. Returns the rate.
+/// Simulates an interrupt for one lone short frame, for which the driver raises the rate. Returns the rate.
 fn lone_frame(e1000: &mut Classes) -> u32 {
     e1000.fired(1, 60);
     e1000.per_second
 }
 
-/// Fires for one large batch of full frames, which requests a lower rate. Returns the rate.
+/// Simulates an interrupt for one large batch of full frames, for which the driver lowers the rate. Returns the rate.
 fn bulk(e1000: &mut Classes) -> u32 {
     e1000.fired(20, 20 * 1514);
     e1000.per_second
@@ -53,7 +53,7 @@ fn bulk(e1000: &mut Classes) -> u32 {
 fn the_rate_falls_at_once_and_rises_by_a_quarter_of_the_aim() {
     let mut e1000 = Classes::new(Lowest);
     assert_eq!(bulk(&mut e1000), 4000);
-    // From bulk to low, the target is 20,000. From low to lowest, the target is 70,000.
+    // From bulk to low, the target rate is 20,000. From low to lowest, the target rate is 70,000.
     assert_eq!(lone_frame(&mut e1000), 9000);
     let rises: Vec<_> = (0..5).map(|_| lone_frame(&mut e1000)).collect();
     assert_eq!(rises, [26_500, 44_000, 61_500, 70_000, 70_000]);
