@@ -1,8 +1,9 @@
-//! Adds, removes and changes ports and switches while others run. The cause is a client's request or a changed file.
+//! Adds, removes and changes ports and switches while other ports and switches run. A client's request or a changed
+//! configuration file causes the changes.
 //!
 //! One thread makes all changes, one after the other. Each change is made completely or not at all. The thread first
-//! opens and prepares everything that can fail. Until then, nothing changes for running ports. The same thread also
-//! ends removed ports, because threads on the frame path must not close anything.
+//! opens and prepares everything that can fail. Until everything is prepared, nothing changes for running ports. The
+//! thread also ends removed ports, because threads on the frame path must not close anything.
 
 use super::build::{Devices, connect_to, open, privileged_key};
 use super::change::{Asked, Change, Outcome};
@@ -25,11 +26,11 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
-/// Time between two checks for other owners of a port.
+/// Time between two checks whether other references to a port exist.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Starts the thread of changes. The thread keeps the process's system-call filter, since it opens sockets and starts
-/// threads of every kind.
+/// Starts the thread that makes the changes. The thread keeps the process's system-call filter, since the thread opens
+/// sockets and starts threads of every kind.
 ///
 /// # Errors
 /// Fails if the thread cannot be started.
@@ -132,8 +133,8 @@ impl Daemon {
         Ok(difference)
     }
 
-    /// Makes `target` the running configuration, or changes nothing. `kept` lists the changes of ports present in both
-    /// configurations.
+    /// Makes `target` the running configuration, or changes nothing. `kept` lists the ports in both the running
+    /// configuration and `target`, with their changes.
     fn apply(&self, target: &Config, kept: Vec<Kept>) -> Outcome {
         let threads = self.threads();
         let running = self.state().config.clone();
@@ -225,14 +226,15 @@ impl Daemon {
     }
 }
 
-/// A port in both configurations, with its new configuration and the changes of its associations.
+/// A port in both the running and the new configuration, with its new settings and the changes of its associations.
 struct Kept {
     port: Arc<Port>,
     new: PortConfig,
     ipsec: Vec<SaChange>,
 }
 
-/// Returns the ports in both configurations. Fails if a port cannot change to its configuration in `target`.
+/// Returns the ports in both the running configuration and `target`. Fails if a port cannot change to its settings in
+/// `target`.
 fn kept(state: &State, target: &Config, keys: &KeyRegistry) -> Result<Vec<Kept>, String> {
     let mut kept = Vec::new();
     let named: BTreeMap<&str, &PortConfig> = target.ports.iter().map(|port| (&*port.name, port)).collect();
@@ -281,8 +283,8 @@ fn change_kept(kept: &[Kept]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the port as soon as no other snapshot contains it. Dropping the last owner ends the port, which other
-/// threads must not do.
+/// Waits until no other reference to the port exists, and returns the port. Dropping the last reference ends the port,
+/// which only the thread of changes may do.
 fn alone(mut port: Arc<Port>) -> Port {
     loop {
         match Arc::try_unwrap(port) {
@@ -293,7 +295,8 @@ fn alone(mut port: Arc<Port>) -> Port {
     }
 }
 
-/// Returns the first key whose value differs but cannot change while the port runs.
+/// Returns the first configuration key whose values in `old` and `new` differ, but which cannot change while the port
+/// runs.
 fn fixed_key(old: &PortConfig, new: &PortConfig) -> Option<&'static str> {
     let differs = [
         ("host", old.host != new.host),

@@ -1,10 +1,10 @@
 //! Builds running adapters from a configuration.
 //!
 //! A cable connects two ports, queue pair by queue pair. Every other wire is a switch in one thread. The switch is a
-//! named one, or a separate link with two ends for a port with an interface on its wire.
+//! switch named in the configuration, or a link between one port and the interface on its wire.
 //!
-//! The same code opens the ports in the file and the ports added later. Privileged devices are opened only at the
-//! start.
+//! The same code opens the ports in the file and the ports added later. Privileged devices are opened only at the start
+//! of the daemon.
 
 use super::config::{Config, PortConfig};
 use super::error::BuildError;
@@ -26,7 +26,7 @@ type PortDevices = (Option<RunningHost>, Option<Box<dyn Interface>>);
 #[derive(Debug)]
 pub struct Devices(Vec<PortDevices>);
 
-/// Opens every privileged device. No later step needs privileges.
+/// Opens every privileged device. No later step of the start needs privileges.
 ///
 /// # Errors
 /// Fails for the first device that cannot be opened, and closes the devices opened before it.
@@ -49,7 +49,7 @@ pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
 }
 
 impl Devices {
-    /// Returns the devices of ports without privileged devices.
+    /// Returns the value for `ports` ports without privileged devices.
     pub fn none(ports: usize) -> Self {
         Self((0..ports).map(|_| (None, None)).collect())
     }
@@ -78,7 +78,8 @@ fn open_host(config: &PortConfig, threads: &Threads) -> Result<RunningHost, Buil
 /// [`connect_to`].
 ///
 /// # Errors
-/// Fails if a guest's socket cannot be opened or a thread cannot be started. Everything started before is ended again.
+/// Fails if a guest's socket cannot be opened or a thread cannot be started. Ports and threads started before the
+/// failure are ended again.
 pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result<Vec<Port>, BuildError> {
     let mut opened = Vec::new();
     for (port, (host, wire)) in ports.iter().zip(devices.0) {
@@ -150,7 +151,7 @@ fn run_cable(
     Ok(())
 }
 
-/// Connects a port and the interface on its wire by a link with two ends.
+/// Connects a port and the interface on its wire by a link.
 fn run_link(port: &mut Port, config: &PortConfig, threads: &Threads) -> Result<(), BuildError> {
     let link = Switch::new(&switch::SwitchConfig::link());
     port.connect(config, link.control(), None)?;

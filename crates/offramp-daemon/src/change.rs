@@ -16,10 +16,10 @@ pub enum Change {
     Stop,
 }
 
-/// The resulting difference, or the reason for refusing the change.
+/// The ports and switches added and removed by a change, or the reason for refusing the change.
 pub type Outcome = Result<Difference, (RefusalCode, String)>;
 
-/// A change, and the receiver of its outcome.
+/// A requested change, and the channel for its outcome.
 #[derive(Debug)]
 pub struct Asked {
     pub change: Change,

@@ -1,6 +1,6 @@
 //! The checked form of the daemon's configuration file.
 //!
-//! Every error names the file, the line, the key and the remedy.
+//! Every error of a check names the file, the line, the key and the remedy.
 
 pub(crate) mod check;
 mod daemon;

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 /// Default path of the control socket.
 pub const CONTROL_DEFAULT: &str = "/run/offramp/control.sock";
-/// Maximum length of a request in bytes, including the newline. Some hundred ports fit.
+/// Maximum length of a request in bytes, including the newline. A request with some hundred ports fits.
 pub const REQUEST_LEN_MAX: usize = 64 * 1024;
 /// Maximum length of an answer read by a client, bytes: enough for many ports with 256 queue pairs each.
 pub const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
-/// Time limit for a whole line, in either direction.
+/// Time limit for sending or receiving a whole line.
 pub const LINE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Maximum number of clients at a time. A further client gets an error and is disconnected.
 pub const CLIENTS_MAX: usize = 32;

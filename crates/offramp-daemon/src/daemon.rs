@@ -53,8 +53,8 @@ pub struct State {
 }
 
 impl Daemon {
-    /// Creates the daemon for these ports and switches. Also returns the receiver of changes, for the thread of
-    /// changes.
+    /// Creates the daemon for these ports and switches. Also returns the receiver of requested changes, for the thread
+    /// that makes the changes.
     pub(crate) fn new(
         file: PathBuf,
         config: Config,
@@ -176,14 +176,15 @@ impl Daemon {
         self.change(change).map(Outcome::Difference).map_err(|(code, message)| Answer::refuse(code, message))
     }
 
-    /// Changes the associations of a port. The state stays locked meanwhile, so no other change interferes.
+    /// Changes the associations of a port. The state stays locked during the change, so no other change interferes.
     fn change_sa(&self, port: &str, change: impl FnOnce(&Port) -> Result<Outcome, String>) -> Result<Outcome, Answer> {
         let state = self.state();
         change(state.port(port)?)
             .map_err(|error| Answer::refuse(RefusalCode::BadAssociation, format!("port \"{port}\": {error}")))
     }
 
-    /// Returns the running ports. The caller must not be the last owner of a port; [`crate::apply`] gives the reason.
+    /// Returns the running ports. The caller must not drop the last reference to a port; [`crate::apply`] explains the
+    /// reason.
     pub(crate) fn ports(&self) -> Ports {
         Arc::clone(&self.state().ports)
     }
@@ -202,7 +203,7 @@ impl Daemon {
         if let Err(error) = self.threads.keys.close() {
             eprintln!("offramp: noting how far keys have come: {error}; they continue after what was reserved");
         }
-        // The ports may live on after the program's last function has returned.
+        // The ports may still exist after the program's last function has returned.
         for port in self.state().ports.iter() {
             port.with_guest(|guest| guest.remove_socket());
         }

@@ -1,7 +1,8 @@
-//! Draining: brings all tasks to rest without losing a frame.
+//! Draining: stops the traffic of all tasks without losing a frame.
 //!
 //! Draining has two phases. In the first phase, each task stops fetching from its host and sends the frames it holds.
-//! Afterwards no task puts a further frame on a wire. In the second phase, each wire is emptied into its host.
+//! After the first phase, no task puts a further frame on a wire. In the second phase, each task delivers all frames on
+//! its wire to its host.
 
 use nix::sys::eventfd::EventFd;
 use offramp_adapter::pair::QueuePair;
@@ -16,20 +17,20 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Phases of all tasks.
+/// The phases of draining, in their order.
 const RUNNING: u8 = 0;
 const SHUT: u8 = 1;
 const EMPTYING: u8 = 2;
 
 /// Maximum time for draining, so that a host without room cannot hold up the daemon.
 const REST_MAX: Duration = Duration::from_secs(3);
-/// Time between two checks whether all tasks are at rest.
+/// Time between two checks whether all tasks have completed a phase.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A host port of any kind. The ports of one switch can be a TAP, a guest and an interface.
 pub type AnyHost = Box<dyn HostIo + Send>;
 
-/// The current phase of all tasks, and the event that wakes sleeping tasks at a change.
+/// The current phase of all tasks, and the event that wakes sleeping tasks at a change of the phase.
 #[derive(Debug)]
 pub struct Rest {
     phase: AtomicU8,

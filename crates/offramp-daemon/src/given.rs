@@ -1,5 +1,5 @@
-//! Guest sockets that are not named in the file. The sockets come from `--socket-path`, `--fd`, or a service manager
-//! (`sd_listen_fds(3)`).
+//! Guest sockets that are not named in the file. The daemon gets the sockets from `--socket-path`, `--fd`, or a service
+//! manager (`sd_listen_fds(3)`).
 
 use super::config::Config;
 use crate::schema::unknown;
@@ -64,7 +64,7 @@ pub fn take(fd: Option<RawFd>) -> Result<Vec<Passed>, GivenError> {
 /// The guests' sockets passed from outside the file, by port name.
 #[derive(Debug, Default)]
 pub struct Given {
-    /// Passed listening sockets, each until its port takes it.
+    /// Passed listening sockets by port name. A port removes its socket from the map.
     listeners: Mutex<BTreeMap<String, UnixListener>>,
     /// Socket paths that replace those in the file.
     paths: BTreeMap<String, PathBuf>,

@@ -61,9 +61,10 @@ impl Port {
         Ok(Outcome::Ipsec(Box::new(self.ipsec_status())))
     }
 
-    /// Returns the changes that apply the file's associations. New associations are installed. Missing associations are
-    /// removed; an inbound one still opens packets for a grace time. Associations installed by clients stay, and
-    /// associations removed by clients are not installed again. `keys` is the daemon's key registry.
+    /// Returns the changes that apply the file's associations. New associations are installed. Associations missing in
+    /// the file are removed; a removed inbound association still opens packets for a grace time. Associations installed
+    /// by clients stay, and associations removed by clients are not installed again. `keys` is the daemon's key
+    /// registry.
     ///
     /// # Errors
     /// Returns a one-line message without the port's name.

@@ -1,9 +1,9 @@
 //! The daemon of offramp as a library. The daemon runs ports with a host and a wire, connects ports by cables and
 //! switches, and answers the operator's requests.
 //!
-//! The entry point is [`Daemon`], the running ports and switches of one configuration. [`Process`] adds the rest of
-//! `offramp up`: privileges, sandbox, control sockets, metrics and signals. The crate has no command line and prints no
-//! tables; the program `offramp` has both.
+//! The entry point is [`Daemon`], the running ports and switches of one configuration. [`Process`] adds the other parts
+//! of `offramp up`: privileges, sandbox, control sockets, metrics and signals. The command line and the printed tables
+//! are not in this crate, but in the program `offramp`.
 //!
 //! | module | purpose |
 //! |---|---|

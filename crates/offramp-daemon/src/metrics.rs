@@ -39,7 +39,7 @@ const HEAD_FIELDS_MAX: usize = 64;
 /// Content type of `OpenMetrics` 1.0.
 const TEXT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A listening socket. Dropping it removes its file, if any.
+/// A listening socket. Dropping this value removes the socket's file, if any.
 #[derive(Debug)]
 pub enum MetricsSocket {
     Tcp(TcpListener),
@@ -54,7 +54,7 @@ impl MetricsSocket {
     /// Listens at the address from the file.
     ///
     /// # Errors
-    /// Fails if the address is in use, or if the system refuses it.
+    /// Fails if the address is in use, or if the system refuses the socket.
     pub fn listen(address: &MetricsAddress, groups: &Groups) -> Result<Self, SocketError> {
         const KEY: &str = "daemon.metrics";
         // The release is read here, because a thread in the sandbox must not call `uname`.
@@ -200,7 +200,7 @@ type Of<T> = fn(&T) -> u64;
 enum Value<'a> {
     Number(u64),
     Seconds(f64),
-    /// A histogram: its counts, the bounds of its buckets, and the number of its units in one unit of the metric.
+    /// A histogram: its counts, the bounds of its buckets, and the number of histogram units in one unit of the metric.
     Histogram(&'a HistogramStatus, Vec<u64>, f64),
 }
 

@@ -7,9 +7,9 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// The environment variable with the socket's name. A leading `@` marks an abstract socket.
 pub const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// The daemon forwards frames.
+/// The notification that the daemon forwards frames.
 pub const READY: &str = "READY=1";
-/// The daemon is shutting down.
+/// The notification that the daemon is shutting down.
 pub const STOPPING: &str = "STOPPING=1";
 
 /// Notifies the service manager; does nothing without a service manager.
@@ -56,8 +56,8 @@ impl Heartbeat {
     }
 }
 
-/// Announces that the configuration is read again; `READY=1` ends the announcement. The manager also requires the
-/// current time.
+/// Announces that the configuration is read again; `READY=1` ends the announcement. The notification must also contain
+/// the current time.
 pub fn reloading() {
     let Ok(now) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC) else { return };
     let usecs = now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000;

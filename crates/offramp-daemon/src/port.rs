@@ -161,7 +161,7 @@ impl Port {
     }
 
     /// Returns the counters of the interface on the wire. The interface acts as a host: `receive` counts frames given
-    /// to it.
+    /// to the interface.
     pub fn wire_stats(&self) -> Option<&QueueStats> {
         Some(self.interface.as_ref()?.stats())
     }
@@ -172,7 +172,7 @@ impl Port {
         self.wire.as_ref().map_or(0, |wire| wire.unread())
     }
 
-    /// Returns the name of each part that is gone for good, with its error number.
+    /// Returns the name of each host and interface of the port that is gone for good, with the error number.
     pub fn gone(&self) -> impl Iterator<Item = (String, i32)> {
         let on_switch = self.on_switch.as_ref().map(|(port, _)| port);
         let ends = [(on_switch, "the host"), (self.interface.as_ref(), "the interface on its wire")];
@@ -201,11 +201,11 @@ impl Port {
 pub struct Queue {
     pub mark: Arc<Mark>,
     pub worker: Arc<Worker>,
-    /// The place of this host in its thread.
+    /// The position of this host among the hosts of its thread.
     pub place: Place,
 }
 
-/// The place of a host among the hosts of its thread.
+/// The position of a host among the hosts of its thread.
 #[derive(Debug)]
 pub enum Place {
     /// The index of the worker's task.

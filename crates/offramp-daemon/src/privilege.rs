@@ -1,6 +1,6 @@
 //! Gives up privileges after the devices are open and before any thread is started.
 //!
-//! Capabilities belong to a thread, so the first thread must start afterwards.
+//! Capabilities belong to a thread, so no thread may be started before the capabilities are given up.
 
 use super::config::Config;
 use crate::schema::key::NOBODY;
@@ -40,8 +40,8 @@ fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> PrivilegeError 
 /// The future user of the daemon, and the groups of its sockets.
 #[derive(Debug)]
 pub struct Identity {
-    /// The user to become; `None` if the process keeps its user. The daemon keeps root only if the file says so, or if
-    /// its user namespace lacks "nobody".
+    /// The user that the daemon becomes; `None` if the process keeps its user. The daemon stays root only if the file
+    /// names root, or if the daemon's user namespace lacks "nobody".
     user: Option<User>,
     /// The groups of the sockets, by name.
     groups: Groups,
@@ -68,7 +68,7 @@ impl Groups {
         found.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns whether the group was looked up. The process is then a member if it must be.
+    /// Returns whether the group was looked up. The process joins a looked-up group if it needs the membership.
     pub fn has(&self, group: &str) -> bool {
         self.0.contains_key(group)
     }

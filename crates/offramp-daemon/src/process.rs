@@ -1,4 +1,4 @@
-//! The process: its limits, its traces after a crash, and its end after a failed thread.
+//! The process: its limits, its core dumps, and its end after a failed thread.
 
 use crate::control::server::CLIENT_THREAD;
 use nix::sys::prctl::set_dumpable;
@@ -32,8 +32,8 @@ pub fn leave_no_core() -> io::Result<()> {
     Ok(set_dumpable(false)?)
 }
 
-/// Ends the process at a panic, so that a service manager restarts it. Without one of its frame threads, its guests
-/// would stall for ever. A client's thread may fail without ending the process.
+/// Ends the process at a panic, so that a service manager restarts it. If only the panicking thread ended, the guests
+/// served by that thread would stall for ever. A client's thread may fail without ending the process.
 fn end_with_any_thread() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -1,7 +1,8 @@
 //! Start and end of the daemon, within a process with unchanged rights or as the process `offramp up`.
 //!
-//! `offramp up` first reads the file, opens privileged devices and gives up privileges. Then it opens the state of the
-//! keys, enters the sandbox and takes the control socket. Last, it starts the threads and reports readiness.
+//! `offramp up` first reads the file, opens privileged devices and gives up privileges. The process then opens the
+//! stored sequence numbers of the keys, enters the sandbox and creates the control socket. Last, the process starts the
+//! threads and reports readiness.
 
 use crate::apply;
 use crate::build::{self, Devices, connect_to};
@@ -63,9 +64,10 @@ enum Cause {
 /// The socket of the only guest in the file, if the file does not name the socket.
 #[derive(Clone, Debug, Default)]
 pub struct GuestSockets {
-    /// A listening socket, open at the start of the process, which takes ownership of it.
+    /// The descriptor of a listening socket that is open at the start of the process. The process takes ownership of
+    /// the descriptor.
     pub fd: Option<RawFd>,
-    /// A path that replaces the one in the file.
+    /// A path that replaces the socket's path in the file.
     pub path: Option<PathBuf>,
 }
 
@@ -92,7 +94,8 @@ impl Daemon {
     /// serves no control socket: clients call [`Daemon::answer`].
     ///
     /// # Errors
-    /// Returns the error of the first part that fails to start, in one line. The parts started before are ended.
+    /// Returns the error of the first port, switch or thread that fails to start, in one line. Ports, switches and
+    /// threads started before the failure are ended.
     pub fn start(config: Config) -> Result<Arc<Self>, StartError> {
         start_here(config).map_err(StartError)
     }
@@ -225,7 +228,7 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     Ok(Process { daemon, controls, metrics, signals })
 }
 
-/// Prints the restrictions in force, and warns of restrictions missing in the kernel.
+/// Prints the active restrictions of the sandbox, and warns of restrictions that the kernel lacks.
 fn say(sandbox: &SandboxStatus) {
     if sandbox.lacks.is_empty() {
         // Standard output may have no reader; the error is ignored.

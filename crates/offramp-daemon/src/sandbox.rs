@@ -6,9 +6,9 @@ use offramp_ports::ipsec_mb;
 use offramp_ports::sys::sandbox::{FileAccess, Reaction, Sandbox, SandboxError, ThreadKind, restrict_files};
 use std::path::{Path, PathBuf};
 
-/// Enters the sandbox. Returns the filters for the process's threads, and the restrictions in force. Also returns the
-/// only directories for new sockets; `None` if sockets may be anywhere. Restrictions missing in the kernel are
-/// reported, and the daemon runs without them.
+/// Enters the sandbox. Returns the filters for the process's threads, and the active restrictions. Also returns the
+/// only directories in which sockets may be created; `None` if sockets may be created anywhere. Restrictions missing in
+/// the kernel are reported, and the daemon runs without them.
 pub fn enter(
     config: &Config,
     file: &Path,
@@ -45,7 +45,7 @@ fn noted<T>(result: Result<T, SandboxError>, lacks: &mut Vec<String>) -> Option<
 }
 
 /// Returns the permitted directories. `SIGHUP` needs the directories of the configuration and its keys, since editors
-/// replace the old file by a new one. In the directories of sockets, files are created and removed.
+/// replace the old file by a new one. In the directories of sockets, the daemon creates and removes files.
 fn files(config: &Config, file: &Path, notify_socket: Option<&str>) -> FileAccess {
     let directory = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let mut read: Vec<PathBuf> =

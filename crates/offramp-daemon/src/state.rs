@@ -14,12 +14,12 @@
 //! The first line is the version of the format. A key's line has its direction, the SPI (0: any), the SHA-256 of the
 //! key and the mark. The oldest key comes first. The last line is the SHA-256 of all preceding lines.
 //!
-//! A new state has the next generation. The new state overwrites the older file and is synced; meanwhile the newer file
-//! stays complete. A partly written file has a wrong last line. Such a file is ignored, because none of its numbers was
-//! granted yet. If neither file is complete, or a file is missing, the marks of the keys are unknown: the daemon does
-//! not start.
+//! A new state has the next generation. The new state overwrites the older file and is synced; during the write, the
+//! newer file stays complete. A partly written file has a wrong last line. A partly written file is ignored, because no
+//! sequence number from the file was granted yet. If neither file is complete, or a file is missing, the marks of the
+//! keys are unknown: the daemon does not start.
 //!
-//! Both files are opened before the daemon enters its sandbox, which allows no opening.
+//! Both files are opened before the daemon enters its sandbox, in which the daemon can open no file.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use nix::fcntl::OFlag;
@@ -45,7 +45,7 @@ const FILE_MODE: u32 = 0o600;
 /// Permission bits of group and others, and their write bits.
 const OTHERS_MODE: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
-/// From this generation on, both files have a state, or a part of one.
+/// From this generation on, both files contain a state, complete or partly written.
 const FIRST_GENERATION: u64 = 2;
 const VERSION_LINE: &str = "offramp keys 1";
 const GENERATION: &str = "generation ";
@@ -53,7 +53,7 @@ const CHECKSUM: &str = "sha256 ";
 /// Maximum length of a key's line, and of a file with 16 further lines, bytes.
 const LINE_LEN_MAX: u64 = 128;
 const FILE_LEN_MAX: u64 = (KEYS_MAX as u64 + 16) * LINE_LEN_MAX;
-/// Time between two checks for newly arrived numbers.
+/// Time between two checks for newly accepted sequence numbers.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between two attempts to write to a failing disk.
 const RETRY: Duration = Duration::from_secs(1);
@@ -142,7 +142,7 @@ struct KeyFile {
     files: [File; 2],
     newest: usize,
     generation: u64,
-    /// The locked directory: the lock keeps other daemons out.
+    /// The state directory, locked so that no other daemon uses it.
     _directory: File,
 }
 
@@ -198,7 +198,7 @@ impl KeyFile {
         }
         let (newest, generation, marks) = newest.ok_or_else(damaged)?;
         let mut state = Self { files, newest, generation, _directory: directory };
-        // After this loop, a missing or empty file no longer counts as a new one.
+        // After this loop, a missing or empty file no longer counts as a file of a new directory.
         while state.generation < FIRST_GENERATION {
             state.write(&marks).map_err(|error| failed(error.to_string()))?;
         }

@@ -56,8 +56,8 @@ pub struct RunningSwitch {
 }
 
 impl RunningSwitch {
-    /// Starts the switch with its ports among `opened`, all at once, so that frames of one port find the other ports.
-    /// `ports` holds their configurations, which also place the thread.
+    /// Starts the switch with its ports among `opened`, all at once, so that the frames of one port find the other
+    /// ports. `ports` holds the configurations of the ports, which also select the thread's processor.
     ///
     /// # Errors
     /// Fails if the switch refuses a port, or if the thread cannot be started.

@@ -13,14 +13,14 @@ use std::sync::Arc;
 /// The state shared by all threads and sockets.
 #[derive(Clone, Debug)]
 pub struct Threads {
-    /// Used sequence numbers of all ports' associations.
+    /// The registry of keys, with the used sequence numbers of all ports' associations.
     pub keys: Arc<KeyRegistry>,
     pub rest: Arc<Rest>,
     pub sandbox: Sandbox,
     pub touched: Arc<TouchedMemory>,
     /// The groups of the sockets.
     pub groups: Groups,
-    /// Directories for new sockets; `None` if sockets may be anywhere.
+    /// The only directories in which sockets may be created; `None` if sockets may be created anywhere.
     pub socket_directories: Option<Vec<PathBuf>>,
     /// The readers of events.
     pub events: Arc<Events>,

@@ -15,12 +15,12 @@ pub type Mapping = (Range<u64>, u64);
 pub struct TouchedMemory(Option<Mutex<File>>);
 
 impl TouchedMemory {
-    /// Opens the list. A kernel without `CONFIG_PROC_PAGE_MONITOR` has no list.
+    /// Opens the list. A kernel without `CONFIG_PROC_PAGE_MONITOR` provides no list of mappings.
     pub fn open() -> Self {
         Self(File::open("/proc/self/smaps").ok().map(Mutex::new))
     }
 
-    /// Returns the mappings; `None` if there is no list.
+    /// Returns the mappings; `None` if the kernel provides no list.
     pub fn read(&self) -> Option<Vec<Mapping>> {
         let mut file = lock(self.0.as_ref()?);
         file.rewind().ok()?;

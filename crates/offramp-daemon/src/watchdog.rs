@@ -6,7 +6,7 @@
 //! During a stall, a service manager with `WatchdogSec=` gets no heartbeat. If the stall does not end, the manager
 //! restarts the daemon.
 //!
-//! The watchdog also checks for faults of guests and for lost hosts, and logs them.
+//! The watchdog also checks for faults of guests and for lost hosts, and logs the faults and the losses.
 
 use super::daemon::{Daemon, Ports};
 use super::events::Events;
@@ -33,8 +33,8 @@ const LOOKS_PER_IDLE_GUEST: usize = 16;
 /// Maximum time between two checks, nanoseconds. A later check restarts the measurement: the machine was suspended, or
 /// too busy for the watchdog.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
-/// Maximum length of a thread's turn, excluding sleep, before the thread is reported and interrupted, and before its
-/// port is ended, nanoseconds.
+/// Maximum length of a thread's turn, excluding sleep, before the thread is reported and interrupted, and before the
+/// frontend of its port is disconnected, nanoseconds.
 const NAMED_NS: u64 = 1_000_000_000;
 const ENDED_NS: u64 = 2 * NAMED_NS;
 
@@ -47,20 +47,20 @@ enum Step {
     Name,
     /// Interrupt the thread again: the stall continues.
     Interrupt,
-    /// End the port: the thread is still in the port in which it was reported.
+    /// Disconnect the port's frontend: the thread is still in the port in which the stall was reported.
     End,
     /// Report the end of the stall: the thread makes turns again.
     GoesOn,
 }
 
-/// A thread as of the previous checks.
+/// The state of a thread at the previous checks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     turns: u64,
     since_ns: u64,
     looked_ns: u64,
     is_named: bool,
-    /// The port in which the thread was reported, until that port is ended.
+    /// The port in which the stall was reported, until the frontend of that port is disconnected.
     named_in: Option<usize>,
 }
 
@@ -116,12 +116,12 @@ struct Reports {
     limits: [Limit; 2],
 }
 
-/// A host's limit as of the previous checks.
+/// The state of a host's limit at the previous checks.
 #[derive(Debug, Default)]
 struct Limit {
     /// The number of times the limit was reached.
     reached: u64,
-    /// The last check that found a higher number.
+    /// The number of the last check that found a higher `reached`.
     last: Option<usize>,
 }
 
@@ -180,7 +180,7 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
     }
 }
 
-/// The ports of each thread, and the ports to check each time.
+/// The ports of each thread, and the ports to check at every interval.
 #[derive(Default)]
 struct Places {
     /// The list of ports for which these places are valid.
@@ -268,7 +268,7 @@ fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
     }
 }
 
-/// Reports each part that is gone for good, once.
+/// Reports each host and interface of the port that is gone for good, once.
 fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     for (who, errno) in port.gone() {
         if reported.insert(who.clone()) {
@@ -360,7 +360,8 @@ mod tests {
     #[test]
     fn a_limit_is_named_when_it_is_reached_and_again_after_a_look_without() {
         let mut limit = Limit::default();
-        // Each pair is the number of a check and the count. Checks without a turn of the thread are missing.
+        // Each pair is the number of a check and the count at this check. Checks without a turn of the thread are
+        // missing.
         let looks = [(1, 0), (2, 2), (3, 5), (4, 5), (5, 6), (6, 6), (9, 7), (10, 8)];
         assert_eq!(
             looks.map(|(look, reached)| limit.look(reached, look)),

@@ -1,4 +1,4 @@
-//! Impairments of wires and hosts, for experiments and tests. Each impairment is a port around another port.
+//! Impairments of wires and hosts, for experiments and tests. Each impairment is a port that wraps another port.
 //!
 //! | type | what it does |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | [`VerdictFault`] | marks some good frames as bad, or some bad frames as good |
 //!
 //! [`wire()`] and [`host()`] wrap a port in all of these impairments. The adapter's [memory](crate::memory) is on the
-//! adapter's side of the bus, as in a card. An impairment without configuration passes all frames unchanged, but costs
-//! some speed.
+//! adapter's side of the bus, as in a card. An impairment that is not configured passes all frames unchanged, but costs
+//! some processor time.
 
 mod config;
 mod host;
@@ -37,7 +37,7 @@ pub type Wire<W> = Slow<PacketMemory<Duplicate<Delay<Loss<W>>>>>;
 /// A host with all impairments of received frames.
 pub type Host<H> = Reverse<VerdictFault<H>>;
 
-/// Seed bit that makes the choice of duplicates independent of the choice of losses.
+/// Bit of the seed that makes the choice of duplicated frames independent of the choice of lost frames.
 const DUPLICATE_SEED: u64 = 1 << 63;
 
 /// Wraps a wire in a memory and in the impairments of wires from `faults`.

@@ -2,12 +2,13 @@
 //!
 //! A card of the 1990s had 8 or 16 KiB for both directions. An arriving frame must fit next to the frames that the host
 //! has not yet read out; otherwise a frame is lost. [`PacketMemory`] puts such a memory between a wire and its reader.
-//! Frames enter the memory at the time of their arrival on the wire, and leave it when they are taken.
+//! Frames enter the memory at the time of their arrival on the wire, and leave the memory when the reader takes them.
 //!
-//! Both times are times of the wire, not of the thread. A late thread can take each frame at the time when the frame
-//! was due, as [`Slow`](crate::fault::Slow) does. The thread then loses the same frames as a punctual thread.
+//! Arrival time and departure time are times of the wire, not of the thread. A late thread can take each frame at the
+//! time when the frame was due, as [`Slow`](crate::fault::Slow) does. The thread then loses the same frames as a
+//! punctual thread.
 //!
-//! A [`Memory`] implements only the rules, without the bytes.
+//! A [`Memory`] implements only the rules for holding and losing frames, without the frames' bytes.
 
 mod config;
 mod room;
@@ -28,8 +29,8 @@ use std::collections::VecDeque;
 
 /// A wire with a packet memory.
 ///
-/// A direction without a limit is passed through unchanged. In a limited direction, a received frame is copied once
-/// more, into a reused buffer of the memory.
+/// Frames in a direction without a limit pass through unchanged. In a limited direction, a received frame is copied
+/// once more, into a reused buffer of the memory.
 #[derive(Debug)]
 pub struct PacketMemory<W> {
     /// The wrapped wire.
@@ -37,7 +38,7 @@ pub struct PacketMemory<W> {
     memory: Memory,
     /// The bytes of the frames in the memory.
     frames: VecDeque<Vec<u8>>,
-    /// Buffers for reuse.
+    /// Empty buffers for later frames.
     free: Vec<Vec<u8>>,
     /// The last taken frame.
     lent: Vec<u8>,
@@ -94,7 +95,7 @@ impl<W: Line> PacketMemory<W> {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Adds new counts to `stats`. Returns the number of frames displaced from the memory.
+    /// Adds the counts since the last call to `stats`. Returns the number of frames displaced from the memory.
     fn count(&mut self, stats: &Direction) -> usize {
         let counts = self.memory.counts();
         let before = std::mem::replace(&mut self.counted, counts);
@@ -156,8 +157,8 @@ impl<W: Line> WirePort for PacketMemory<W> {
         self.memory.first().map(|first| first.at_ns).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// Reports arrivals after the last [`WirePort::advance`] or [`WirePort::take`] on the assumption that they find
-    /// room.
+    /// Reports arrivals after the last [`WirePort::advance`] or [`WirePort::take`] on the assumption that the memory
+    /// has room for these frames.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if !self.limits_receive() {
             return self.line.arrivals(skip, until_ns, note);

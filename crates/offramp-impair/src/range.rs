@@ -21,7 +21,7 @@ impl OutOfRange {
         if range.contains(&value) { Ok(()) } else { Err(refused()) }
     }
 
-    /// Adds a note to the range in the error.
+    /// Adds a note after the range in the error message.
     pub(crate) fn noting(self, note: &str) -> Self {
         Self { range: self.range + note, ..self }
     }

@@ -1,15 +1,16 @@
-//! Reading out frames sequentially, while waiting frames may be lost.
+//! A line whose frames are read out one after the other, while waiting frames may be lost.
 
 use offramp_adapter::port::{Arrival, Line, WirePort};
 
-/// A line whose frames take time to be read out. The frame being read is safe meanwhile; later frames may be lost.
+/// A line whose frames take time to be read out. The frame being read cannot be lost; later frames can be lost during
+/// the read.
 pub trait ReadOut: Line {
     /// Begins to read out the next frame that has arrived by `at_ns`, and returns that frame. The next
     /// [`WirePort::take`] lends the frame and ends the read. Until then, the frame cannot be lost.
     ///
     /// Returns `None` if the frame announced by [`WirePort::next_arrival_ns`] was lost in the meantime.
     ///
-    /// A line that never loses an arrived frame needs no other implementation.
+    /// For a line that never loses an arrived frame, the default implementation is sufficient.
     fn begin(&mut self, at_ns: u64) -> Option<Arrival> {
         first(self, at_ns)
     }

@@ -15,7 +15,7 @@ const SOCKET_MODE_MAX: u32 = 0o777;
 /// Maximum length of a Unix socket's path in bytes (unix(7): 108 with the zero byte). Some bytes are reserved for the
 /// control socket's temporary name before its rename.
 const SOCKET_PATH_LEN_MAX: usize = 96;
-/// Maximum length of a port's or switch's name in bytes, as names are columns of tables.
+/// Maximum length of a port's or switch's name in bytes, because names are printed in columns of tables.
 const NAME_LEN_MAX: usize = 32;
 
 /// Checks of values that report errors with their position in the file.

@@ -73,7 +73,7 @@ impl Check<'_> {
         })
     }
 
-    /// Parses the state directory. Without the key, the service manager's directory is used.
+    /// Parses the state directory. Without the key, returns the state directory of the service manager, if any.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     pub(super) fn state_directory(&self, written: &Key<String>) -> Result<Option<PathBuf>, ConfigError> {
         match written {

@@ -50,8 +50,8 @@ impl Check<'_> {
         Ok(config)
     }
 
-    /// Refuses a sealing key shared by two ports, since both would use each nonce. The check of one port covers keys
-    /// shared within that port.
+    /// Refuses a sealing key shared by two ports, since both ports would use the same nonces. A sealing key shared
+    /// within one port is refused by the check of that port.
     pub(super) fn ports_share_no_key(
         &self,
         ports: &[PortConfig],
@@ -72,7 +72,8 @@ impl Check<'_> {
         self.0.wrong(sa.span(), format!("port \"{port}\": [[port.sa]] number {}: {message}", n + 1))
     }
 
-    /// Parses the policy. If any IPsec key is present, packets without a match are lost by default.
+    /// Parses the policy. If the port has any IPsec setting, packets without a matching entry or association are lost
+    /// by default.
     fn policy(&self, port: &str, written: &file::Port) -> Result<Policy, ConfigError> {
         let is_used = written.ipsec.is_some() || !written.sa.is_empty() || !written.policy.is_empty();
         let default = if is_used { NoMatch::Discard } else { NoMatch::Bypass };

@@ -12,7 +12,7 @@ impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// Returns the first error, with its line.
+    /// Returns the first error, with its line number.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         Self::parse(file, &read(file)?)
     }

@@ -15,7 +15,7 @@ use toml::{Spanned, Value};
 
 impl Check<'_> {
     /// Parses the allowed source addresses. A host whose MAC address is in the file may use only that address, unless
-    /// the file lists others.
+    /// the file lists other addresses.
     pub(super) fn security(&self, written: &file::Port, mac: Option<[u8; 6]>) -> Result<PortSecurity, ConfigError> {
         let mac_addresses = match &written.mac_addresses {
             None => mac.into_iter().collect(),
@@ -57,8 +57,8 @@ impl Check<'_> {
         }
     }
 
-    /// Refuses an address shared by two ports of a switch, except a virtual router's: the switch binds an address to
-    /// one port.
+    /// Refuses an address shared by two ports of a switch, except the address of a virtual router: the switch binds an
+    /// address to one port.
     pub(super) fn ports_share_no_address(
         &self,
         ports: &[PortConfig],

@@ -40,8 +40,8 @@ fn place_of<T>(key: &Key<T>, whole: &Spanned<file::Port>) -> Range<usize> {
 }
 
 impl Check<'_> {
-    /// Refuses a second port with the same interface or socket. Otherwise the daemon's start would report the wrong
-    /// part.
+    /// Refuses a second port with the same interface or socket. Without this check, the start of the daemon would
+    /// report the wrong part as faulty.
     pub(super) fn nothing_is_made_twice(
         &self,
         daemon: &DaemonConfig,

@@ -8,14 +8,15 @@ use offramp_adapter::switch::{UnknownUnicast, reserved};
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
-/// Valid sizes of a switch's address table, and the default, in the order of magnitude of a Linux bridge.
+/// Valid sizes of a switch's address table, and the default size, in entries. The default is in the order of magnitude
+/// of a Linux bridge's table.
 pub(super) const MAC_ENTRIES: RangeInclusive<i64> = 1..=1_048_576;
 pub(super) const MAC_ENTRIES_DEFAULT: i64 = 4096;
-/// Valid ageing times of a switch's addresses, and the default, seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000, default
-/// 300).
+/// Valid ageing times of a switch's addresses, and the default time, seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000,
+/// default 300).
 pub(super) const AGE_SECONDS: RangeInclusive<i64> = 10..=1_000_000;
 pub(super) const AGE_SECONDS_DEFAULT: i64 = 300;
-/// Valid limits on flooded frames per second from one port, and the default.
+/// Valid limits on flooded frames per second from one port, and the default limit.
 pub(super) const FLOOD_FRAMES: RangeInclusive<i64> = 0..=1_000_000_000;
 pub(super) const FLOOD_FRAMES_DEFAULT: i64 = 10_000;
 

@@ -51,7 +51,7 @@ pub(super) fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("x.toml"), text).map_err(|error| error.to_string())
 }
 
-/// Parses a file with a valid peer and port "a", whose table contains `lines` after its name.
+/// Parses a file with a valid port "b" and with port "a", whose table contains `lines` after its name.
 fn port(lines: &str) -> Result<PortConfig, String> {
     parse(&format!("{PEER}[[port]]\nname = \"a\"\n{lines}")).map(|config| config.ports[1].clone())
 }
@@ -415,7 +415,7 @@ fn what_can_be_made_once_is_refused_the_second_time() {
     refused(&two("tap = \"t\"", &control), 7, "is the daemon's control socket already");
     let both = "[[port]]\nname = \"a\"\nhost = { tap = \"t\" }\nwire = { tap = \"t\" }\n";
     refused(both, 4, "port \"a\": the interface t is that of port \"a\" already");
-    // In another namespace, the same name is another interface. A client of a socket creates no socket.
+    // In another namespace, the same name is another interface. A port in mode `client` creates no socket.
     parse(&two("tap = \"t\"", within)).unwrap();
     let client = format!("{guest}, mode = \"client\"");
     parse(&two(&client, &client)).unwrap();

@@ -37,8 +37,8 @@ impl Config {
         self.switches.iter().any(|switch| switch.name == name)
     }
 
-    /// Returns the message for the first wire whose far end is missing, for example after a removal; `None` if there is
-    /// none.
+    /// Returns the message for the first wire whose far end is missing, for example after a removal. Returns `None` if
+    /// no far end is missing.
     pub(crate) fn loose_end(&self) -> Option<String> {
         self.ports.iter().find_map(|PortConfig { name, wire, .. }| match wire {
             WireConfig::Switch(switch) if !self.has_switch(switch) => {
@@ -77,7 +77,7 @@ pub struct DaemonConfig {
     pub control_read_only: Option<(PathBuf, u32)>,
     /// The address of the metrics server for Prometheus.
     pub metrics: Option<MetricsAddress>,
-    /// The user to become after the devices are open.
+    /// The user that the daemon becomes after the devices are open.
     pub user: Option<String>,
     /// The directory for the keys' sequence numbers, kept across restarts of the daemon.
     pub state_directory: Option<PathBuf>,
@@ -135,7 +135,7 @@ pub struct PortConfig {
     /// Processors of the port's threads: queue pair *i* runs on entry *i*, modulo the length of the list. If the list
     /// is empty, the threads run on any processor.
     pub cpus: Vec<usize>,
-    /// Security associations and the policy.
+    /// The port's security associations and IPsec policy.
     pub ipsec: IpsecConfig,
     /// Allowed source addresses of the host.
     pub security: PortSecurity,
@@ -196,7 +196,7 @@ pub struct IpsecConfig {
     pub associations: Vec<SaEntry>,
 }
 
-/// A security association in the file.
+/// A security association as written in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaEntry {
     pub direction: SaDirection,
@@ -204,8 +204,8 @@ pub struct SaEntry {
 }
 
 impl SaEntry {
-    /// Returns the change that installs the association. Its sequence numbers continue after the last one used with its
-    /// key.
+    /// Returns the change that installs the association. Its sequence numbers continue after the last number used with
+    /// the association's key.
     pub fn add(&self, keys: &KeyRegistry) -> SaChange {
         let used = keys.last_number(self.direction, &self.config).unwrap_or(0);
         let config = SaConfig { sequence: self.config.sequence.max(used), ..self.config.clone() };

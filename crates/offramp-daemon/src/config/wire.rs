@@ -61,7 +61,7 @@ impl Config {
     }
 
     /// Returns a message for each port with a larger MTU than another port of its switch. On a cable, unequal MTUs are
-    /// refused. For an interface, the check is made when the interface is opened.
+    /// refused. The MTU of an interface is checked when the interface is opened.
     pub(crate) fn mtu_mismatches(&self) -> impl Iterator<Item = (&str, String)> {
         self.ports.iter().filter_map(|port| {
             let least = self.least_mtu_on_switch(port).filter(|least| least.mtu < port.mtu)?;

@@ -1,4 +1,4 @@
-//! The client side: sends one request and reads one answer.
+//! The client of the control protocol: sends one request and reads one answer.
 
 use super::line::Lines;
 use super::{ANSWER_LEN_MAX, LINE_TIME_MAX, REQUEST_LEN_MAX};
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 /// Time limit for the answer to a change of many ports, each of which takes a moment.
 const CHANGE_TIME_MAX: Duration = Duration::from_mins(1);
 
-/// Time limit between two later answers: an event may occur once in a year.
+/// Time limit for each answer after the first: an event may occur once in a year.
 const FOLLOWING_TIME_MAX: Duration = Duration::from_hours(24 * 365);
 
 /// The reason for a failed request.
@@ -62,7 +62,7 @@ fn hint(cause: &io::Error) -> &'static str {
 /// Sends a request to the daemon at `path`, and returns its answer.
 ///
 /// # Errors
-/// Fails if there is no daemon, if it does not answer in time, or if it refuses the request.
+/// Fails if there is no daemon, or if the daemon does not answer in time or refuses the request.
 pub fn ask(path: &Path, request: &Request) -> Result<Outcome, ClientError> {
     Subscription::start(path, request).map(|(outcome, _)| outcome)
 }

@@ -14,7 +14,7 @@ const READ_LEN: usize = 4096;
 /// Initial capacity for received bytes: the maximum length of a request.
 const REST_LEN: usize = super::REQUEST_LEN_MAX;
 
-/// One side of a connection. Buffers are wiped, because they may contain keys.
+/// One end of a connection. Buffers are wiped, because they may contain keys.
 #[derive(Debug)]
 pub struct Lines {
     stream: UnixStream,
@@ -30,13 +30,13 @@ impl Lines {
         Self { stream, len_max, rest: Vec::with_capacity(len_max.min(REST_LEN)) }
     }
 
-    /// Describes the other side, for a log.
+    /// Describes the peer, for a log.
     pub fn peer(&self) -> String {
         let who = getsockopt(&self.stream, PeerCredentials);
         who.map_or("unknown client".to_owned(), |who| format!("uid {}, process {}", who.uid(), who.pid()))
     }
 
-    /// Returns whether the other side has ended the connection. Meaningful only after all received data were read.
+    /// Returns whether the peer has ended the connection. Meaningful only after all received data were read.
     pub fn has_ended(&self) -> bool {
         matches!(recv(self.stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(0))
     }
@@ -104,7 +104,7 @@ impl Lines {
     /// Sends a line; `text` must not contain a newline.
     ///
     /// # Errors
-    /// Returns `TimedOut` if the other side does not receive the line in time.
+    /// Returns `TimedOut` if the peer does not receive the line in time.
     pub fn write(&mut self, text: &str) -> io::Result<()> {
         let until = Instant::now() + LINE_TIME_MAX;
         let line = Zeroizing::new([text.as_bytes(), b"\n"].concat());
@@ -126,7 +126,7 @@ impl Drop for Lines {
     }
 }
 
-/// Returns the remaining time, which is never 0, since 0 would mean no limit.
+/// Returns the time that remains until `until`. The time is never 0, since a time limit of 0 would mean no limit.
 ///
 /// # Errors
 /// Returns `TimedOut` if no time remains.

@@ -23,7 +23,7 @@ const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
 /// Writes the packets of `port` until the port or the capture ends. `is_over` returns whether the reader wants no more
-/// packets; the statistics are written then.
+/// packets; if so, the statistics are written.
 ///
 /// # Errors
 /// Fails if the reader has disconnected.

@@ -1,4 +1,4 @@
-//! The daemon's side: one thread per client, so that no client waits for another client.
+//! The server of the control protocol: one thread per client, so that no client waits for another client.
 
 use super::line::Lines;
 use super::pcapng;
@@ -21,7 +21,7 @@ use std::time::Duration;
 pub const CLIENT_THREAD: &str = "ofr-client";
 /// Pause after a failed accept, for example when the process has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time between two checks for a client's end while there is nothing to send.
+/// Time between two checks whether a client has disconnected, while there is nothing to send.
 const GONE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The handler of requests.
@@ -44,7 +44,7 @@ pub trait Handler: Send + Sync + 'static {
 pub enum Access {
     /// All requests.
     Full,
-    /// Requests that only show.
+    /// Only the requests `show` and `monitor`, which change nothing.
     ReadOnly,
 }
 
@@ -327,7 +327,7 @@ mod tests {
             let (events, receiver) = std::sync::mpsc::channel();
             let event = crate::schema::EventKind::PortAdded { port: "a".to_owned() };
             events.send(Event { unix_ms: 7, event }).unwrap();
-            // Dropping the sender ends the connection, as a daemon's end does.
+            // Dropping the sender ends the connection, as the end of a daemon does.
             receiver
         }
     }

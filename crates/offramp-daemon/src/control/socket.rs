@@ -37,7 +37,8 @@ fn hint(doing: &str, cause: &io::Error, path: &Path) -> String {
     socket_file::hint(cause, path)
 }
 
-/// A listening control socket. Dropping it removes its file, unless another socket has replaced the file.
+/// A listening control socket. Dropping this value removes the socket's file, unless another socket has replaced the
+/// file.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
@@ -45,16 +46,17 @@ pub struct ControlSocket {
     _file: SocketFile,
 }
 
-/// Checks that `path`, the value of `key` in the file, is free: no file exists, or the file of a dead daemon.
+/// Checks that `path`, the value of `key` in the configuration file, is free: no file exists there, or a dead daemon
+/// has left the file.
 ///
 /// # Errors
-/// Fails if a daemon answers there, or if the file is not a socket.
+/// Fails if a daemon answers at `path`, or if the file is not a socket.
 pub fn check_free(key: &'static str, path: &Path) -> Result<(), SocketError> {
     socket_file::check_free(path).map_err(|error| SocketError::new(key, path, error))
 }
 
 impl ControlSocket {
-    /// Listens at `path`, the value of `key` in the file.
+    /// Listens at `path`, the value of `key` in the configuration file.
     ///
     /// # Errors
     /// Fails if the path is in use, or if the system refuses the socket.

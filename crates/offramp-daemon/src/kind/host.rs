@@ -28,13 +28,13 @@ pub struct HostTraits {
     pub queue_pairs: u16,
     /// The Ethernet address of the host, if the file contains one.
     pub mac: Option<[u8; 6]>,
-    /// The adapter spreads received flows over the queue pairs. If `false`, the port steers the flows itself.
+    /// The adapter spreads received flows over the queue pairs. If `false`, the host port steers the flows itself.
     pub is_steered: bool,
     /// The host sees frames before an interrupt, so moderation delays no frame.
     pub has_interrupts: bool,
     /// Default polling of the port's threads.
     pub polling: Polling,
-    /// The key of the host, if only a privileged process can open the host.
+    /// The configuration key of the host, if only a privileged process can open the host.
     pub privileged_key: Option<&'static str>,
     /// The resource, other than a socket, that only one port may create.
     pub made: Option<String>,
@@ -68,8 +68,8 @@ pub trait PortKind: Sized {
     fn check(check: &Check<'_>, keys: &Self::Keys) -> Result<Self, ConfigError>;
 
     /// Opens the host, and offers the features of the configuration. A host with a [`HostTraits::privileged_key`] is
-    /// opened before the daemon gives up its privileges. Any other host is opened afterwards and may start threads,
-    /// which must have no privileges.
+    /// opened before the daemon gives up its privileges. Any other host is opened after the daemon has given up its
+    /// privileges, and may start threads, which must have no privileges.
     ///
     /// # Errors
     /// Returns the system's error.

@@ -23,9 +23,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use toml::Spanned;
 
-/// Valid user numbers; the largest number means "no user" (chown(2)).
+/// Valid user numbers. The largest 32-bit number means "no user" (chown(2)), so it is not valid.
 const UIDS: RangeInclusive<i64> = 0..=u32::MAX as i64 - 1;
-/// Valid virtqueue sizes, and the default (virtio 1.3 2.7, 2.8: at most 32768 entries).
+/// Valid virtqueue sizes in entries, and the default size (virtio 1.3 2.7, 2.8: at most 32768 entries).
 pub const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
 pub const QUEUE_SIZE_DEFAULT: i64 = 1024;
 /// Valid limits on a guest's memory, bytes: from too small to boot any system up to the largest mapping of a process.

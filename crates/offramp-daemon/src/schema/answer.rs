@@ -67,7 +67,7 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
-    /// The line is not a valid request: no JSON, an unknown field, too long, or too slow.
+    /// The line is not a valid request: it is not JSON, has an unknown field, is too long, or was sent too slowly.
     BadRequest,
     /// The client uses another version of the protocol.
     BadVersion,

@@ -46,11 +46,11 @@ pub struct AssociationStatus {
     pub replay_window: u32,
     /// The state: `alive`, `soft`, `retiring`, `expired` or `exhausted`.
     pub state: String,
-    /// The last sequence number used or accepted.
+    /// The last sequence number used (outbound), or the highest sequence number accepted (inbound).
     pub sequence: u64,
-    /// Number of packets protected or opened.
+    /// Number of packets sealed (outbound), or opened (inbound).
     pub packets: u64,
-    /// Bytes of these packets.
+    /// Bytes of the sealed or opened packets, counted unencrypted.
     pub bytes: u64,
     /// Number of NAT-keepalives sent for the association.
     #[serde(default)]
@@ -60,7 +60,7 @@ pub struct AssociationStatus {
 }
 
 impl IpsecStatus {
-    /// Creates the status. `library` names the source of ciphers, and `events` are the latest events. `removed` are the
+    /// Creates the status. `library` names the cipher library, and `events` are the latest events. `removed` are the
     /// selectors of removed associations.
     pub fn new(
         library: String,

@@ -35,7 +35,7 @@ pub enum EventKind {
         /// The reason, if the daemon disconnected the frontend.
         reason: Option<String>,
     },
-    /// The host has reached its limit. The event repeats only after a time below the limit.
+    /// The host has reached its limit. The event is repeated only after a time in which the host was below its limit.
     LimitReached {
         /// The name of the port.
         port: String,

@@ -30,19 +30,19 @@ pub struct FeatureStatus {
     pub virtio: String,
     /// The keyword used by Windows.
     pub ndis: String,
-    /// The user allows it.
+    /// The user allows the feature.
     pub allowed: bool,
-    /// The feature is offered to the host.
+    /// The daemon offers the feature to the host.
     pub offered: bool,
-    /// The host has accepted it.
+    /// The host has accepted the feature.
     pub negotiated: bool,
     /// The feature is currently in use.
     pub in_use: bool,
-    /// The reason why an allowed feature is not in use; `null` without one.
+    /// The reason why an allowed feature is not in use; `null` for any other feature.
     pub waits_for: Option<WaitsFor>,
 }
 
-/// The reason for a pending feature.
+/// The reason why an allowed feature is not in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {

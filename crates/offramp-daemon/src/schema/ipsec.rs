@@ -28,7 +28,7 @@ const CARRIES_IP: [u16; 10] = [0x0800, 0x86dd, 0x8100, 0x88a8, 0x9100, 0x9200, 0
 /// Protocols with a name in selectors (IANA's protocol numbers).
 const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
 
-/// The keys of `[[port.sa]]`, and the options of `offramp sa add`.
+/// The settings of an association: the keys of `[[port.sa]]` in the file, and the options of `offramp sa add`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SaKeys {
@@ -171,10 +171,11 @@ impl SaKeys {
         Suite::by_name(given).map_err(|error| error.to_string())
     }
 
-    /// Returns the configuration of an association with these keys.
+    /// Returns the configuration of an association with these settings and with the keys in `key`.
     ///
     /// # Errors
-    /// Returns the first error, in one line. Values that depend on the suite are checked at the installation.
+    /// Returns the first error, in one line. Values that depend on the suite are checked when the association is
+    /// installed.
     pub fn config(&self, key: &KeyText, shape: Shape) -> Result<SaConfig, String> {
         let (spi, suite) = (self.spi()?, self.suite()?);
         let (encryption_key, integrity_key) = key.keys(suite)?;
@@ -251,14 +252,15 @@ impl SaKeys {
         Ok(Tunnel { source, destination, hop_limit, df, dscp, ecn })
     }
 
-    /// Returns the keys without the name of the key file, which another process must not read.
+    /// Returns the settings without the name of the key file, because the process that receives the settings must not
+    /// read the file.
     #[must_use]
     pub fn without_file(self) -> Self {
         Self { key_file: None, ..self }
     }
 
-    /// Returns the configuration of the successor of `old`: with another SPI and other keys, and possibly another
-    /// suite.
+    /// Returns the configuration of the successor of `old`: the association with another SPI and other keys, and
+    /// possibly another suite.
     ///
     /// # Errors
     /// Returns the fault and its remedy, in one line.

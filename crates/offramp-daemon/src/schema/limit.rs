@@ -31,7 +31,7 @@ impl Key {
     }
 }
 
-/// All keys, in display order.
+/// All keys, in the order of display.
 pub const KEYS: [Key; 8] = [
     Key::new("tx_bits_per_second", |limits| &mut limits.tx.bits_per_second, BITS_PER_SECOND, None),
     Key::new("tx_frames_per_second", |limits| &mut limits.tx.frames_per_second, FRAMES_PER_SECOND, None),

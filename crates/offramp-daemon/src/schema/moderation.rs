@@ -23,7 +23,7 @@ pub const POLICIES: &[&str] = Keys::VARIANTS;
 /// A key besides `policy`: its name, its policies, and the range if it is a number.
 type Key = (&'static str, &'static [&'static str], Option<RangeInclusive<i64>>);
 
-/// All keys, in display order.
+/// All keys, in the order of display.
 pub const KEYS: [Key; 7] = [
     ("mode", &["e1000"], None),
     ("max_interrupts_per_second", &["fixed-gap"], Some(1..=INTERRUPTS_PER_SECOND_MAX as i64)),
@@ -49,7 +49,7 @@ enum Keys {
     },
     Coalescing {
         rx_usecs: u32,
-        /// Maximum number of waiting frames; unlimited if absent.
+        /// Maximum number of waiting frames; unlimited if the key is absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         rx_frames: Option<u32>,
     },
@@ -78,10 +78,10 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Area {
-    /// Cost of an interrupt; measured if absent.
+    /// Cost of an interrupt, nanoseconds; the cost is measured if the key is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     interrupt_cost_ns: Option<u64>,
-    /// Target rate under load. With 0, a measured cost is not raised under load.
+    /// Target interrupts per second under load. With 0, a measured cost is not raised under load.
     #[serde(skip_serializing_if = "Option::is_none")]
     load_interrupts_per_second: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -240,7 +240,8 @@ pub fn fixed_gap(usecs: u32) -> ModerationConfig {
     ModerationConfig { policy, ..ModerationConfig::default() }
 }
 
-/// Returns the gap of a moderation created by [`fixed_gap`], microseconds; 0 for any other policy.
+/// Returns the minimum time between two interrupts of a moderation created by [`fixed_gap`], microseconds; 0 for any
+/// other policy.
 pub fn gap_usecs(config: &ModerationConfig) -> u32 {
     match config.policy {
         Policy::FixedGap { max_interrupts_per_second: rate } => MICROSECONDS_PER_SECOND / rate.max(1),

@@ -1,4 +1,4 @@
-//! Names of ports and switches, and the result of a change.
+//! Names of ports and switches, and the ports and switches added and removed by a change.
 
 use serde::{Deserialize, Serialize};
 

@@ -103,9 +103,9 @@ pub enum Request {
     },
     /// Replaces a security association without losing a frame.
     SaRekey {
-        /// The name of the port.
+        /// Version of the client's protocol.
         version: u32,
-        /// The port.
+        /// The name of the port.
         port: String,
         /// The direction of both associations: `in` or `out`.
         direction: String,

@@ -43,8 +43,8 @@ pub struct PortStatus {
     pub wire_lost: Option<WireLost>,
     /// Maximum IP bytes of a frame.
     pub mtu: usize,
-    /// The smallest MTU on the wire: of the interface, or of a port on the switch. Longer frames are lost there. `null`
-    /// on a cable, and if the MTU is unknown.
+    /// The smallest MTU on the wire: the MTU of the interface, or the smallest MTU of a port on the switch. Longer
+    /// frames are lost on the wire. `null` on a cable, and if the MTU is unknown.
     pub wire_mtu: Option<usize>,
     /// The VLAN of untagged frames; `null` if they have no VLAN.
     pub vlan: Option<u16>,
@@ -54,13 +54,13 @@ pub struct PortStatus {
     pub vlans: Vec<String>,
     /// Minimum time between two interrupts, microseconds; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
-    /// The interrupt moderation of the host; `null` if an older daemon does not moderate there.
+    /// The interrupt moderation of the host; `null` if an older daemon has no moderation for this port.
     pub moderation: Option<Moderation>,
     /// The host's rate limits for sending and receiving; `null` if an older daemon has no limits.
     pub limit: Option<Limit>,
     /// The state of the link; `null` if an older daemon lacks the setting.
     pub link: Option<bool>,
-    /// The processors of the port's threads; any processor if empty.
+    /// The processors of the port's threads; any processor if the list is empty.
     pub cpus: Vec<usize>,
     /// The security associations; `null` if an older daemon has none.
     pub ipsec: Option<IpsecStatus>,
@@ -110,10 +110,11 @@ pub struct DirectionStatus {
     pub counts: Counts,
     /// Lost frames, by reason.
     pub lost: BTreeMap<String, u64>,
-    /// Number of the host's frames per batch; empty if the daemon is older.
+    /// Number of the host's frames per batch; empty if an older daemon does not send it.
     #[serde(default)]
     pub batch_frames: HistogramStatus,
-    /// Receive: wait of the oldest frame before a deferred interrupt, nanoseconds; empty if the daemon is older.
+    /// Receive: wait of the oldest frame before a deferred interrupt, nanoseconds; empty if an older daemon does not
+    /// send it.
     #[serde(default)]
     pub interrupt_wait_ns: HistogramStatus,
     /// Rates over an interval, computed by the command `show`; the daemon sends `null`.

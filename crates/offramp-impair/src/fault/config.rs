@@ -5,13 +5,13 @@ use std::ops::RangeInclusive;
 
 /// Valid bus rates, bytes per second.
 pub const BUS_BYTES_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
-/// Valid times per frame, nanoseconds.
+/// Valid values of the additional bus time per frame, nanoseconds.
 pub const FRAME_NS: RangeInclusive<u64> = 0..=1_000_000_000;
-/// Valid delays, nanoseconds.
+/// Valid values of the additional delay on the wire, nanoseconds.
 pub const DELAY_NS: RangeInclusive<u64> = 0..=10_000_000_000;
 /// Valid values of N, for one frame in N lost, duplicated or judged wrongly.
 pub const ONE_IN: RangeInclusive<u32> = 2..=1_000_000_000;
-/// Valid sizes of reversed groups.
+/// Valid sizes of reversed groups, frames.
 pub const REVERSE_FRAMES: RangeInclusive<usize> = 2..=1024;
 
 /// A bus between the adapter and the host, which copies frames one at a time, in both directions.
@@ -27,8 +27,8 @@ pub struct BusConfig {
 /// The direction in which a checksum verdict errs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrongVerdict {
-    /// Good frames are marked as bad. No host port has such a mark, so the frame is lost where the host's stack would
-    /// discard it.
+    /// Good frames are marked as bad. No host port has a mark for bad frames, so the adapter loses the frame in place
+    /// of the host's stack.
     GoodIsBad,
     /// Bad frames are marked as good, and a corrupted payload reaches the host's programs.
     BadIsGood,
@@ -49,8 +49,8 @@ pub struct VerdictConfig {
 pub struct FaultConfig {
     /// The bus to the host.
     pub bus: BusConfig,
-    /// Send no frame over the bus while a received frame waits. This models a processor that does the copies, and whose
-    /// interrupt handler reads all arrived frames before a program continues.
+    /// Sends no frame over the bus while a received frame waits. This setting models a processor that does the copies,
+    /// and whose interrupt handler reads all arrived frames before a program continues.
     pub receive_first: bool,
     /// One in this number of frames is lost on the wire; `None` for no loss.
     pub loss_one_in: Option<u32>,
@@ -60,9 +60,9 @@ pub struct FaultConfig {
     pub delay_ns: u64,
     /// Number of frames in a group for delivery in reverse order; `None` for no reversal.
     pub reverse_frames: Option<usize>,
-    /// The faulty checksum unit; `None` for a correct one.
+    /// The faulty checksum unit; `None` for a correct checksum unit.
     pub verdict: Option<VerdictConfig>,
-    /// Seed for the choice of lost and duplicated frames.
+    /// Seed for choosing the lost and the duplicated frames.
     pub seed: u64,
 }
 
@@ -96,7 +96,7 @@ impl FaultConfig {
 }
 
 impl BusConfig {
-    /// Returns whether a copy takes no time.
+    /// Returns whether a copy over the bus takes no time.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }

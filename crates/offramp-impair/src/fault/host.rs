@@ -18,11 +18,10 @@ const BAD_MESSAGE: i32 = 74;
 /// Offset of the sequence number in a TCP header (RFC 9293 3.1).
 const TCP_SEQUENCE: std::ops::Range<usize> = 4..8;
 
-/// A host that receives each group of frames in reverse order. The remaining frames at the end of a batch also form a
-/// group.
+/// A host that receives each group of frames in reverse order. The frames left at the end of a batch also form a group.
 ///
-/// While a group is gathered, its frames already count as delivered. If the host then refuses a frame, the frame counts
-/// as lost instead; the host is still interrupted.
+/// While a group is gathered, the frames of the group already count as delivered. If the host refuses a frame when the
+/// group is delivered, the frame counts as lost instead. The host is still interrupted.
 #[derive(Debug)]
 pub struct Reverse<H> {
     /// The wrapped host.
@@ -42,7 +41,7 @@ impl<H: HostPort> Reverse<H> {
         Self { host, group, gathered: Vec::new(), free: Vec::new(), control, queue }
     }
 
-    /// Delivers the gathered frames, starting with the last one.
+    /// Delivers the gathered frames, starting with the last gathered frame.
     fn release(&mut self) {
         let stats = &self.control.queues()[self.queue].receive;
         while let Some((meta, frame)) = self.gathered.pop() {
@@ -54,7 +53,7 @@ impl<H: HostPort> Reverse<H> {
     }
 }
 
-/// Moves a frame from the delivered frames to the lost frames.
+/// Corrects the counters of a frame that counted as delivered: the frame counts as lost.
 fn lose_given(stats: &Direction, meta: &RxMeta, len: usize, error: PortError) {
     stats.frames_out.sub(u64::from(meta.segments));
     stats.bytes_out.sub(len as u64);
@@ -93,8 +92,8 @@ impl<H: HostPort> HostPort for Reverse<H> {
 /// a multiple of `one_in`. A retransmission of the same bytes is judged wrongly again, so the TCP connection stalls for
 /// good (R8).
 ///
-/// Without `rx-checksum` there are no verdicts, and every frame passes. Coalesced frames share one verdict, so only
-/// without coalescing is a retransmission certain to be judged wrongly.
+/// Without `rx-checksum` there are no verdicts, and every frame passes. Coalesced frames share one verdict, so a
+/// retransmission is certain to be judged wrongly only without coalescing.
 #[derive(Debug)]
 pub struct VerdictFault<H> {
     /// The wrapped host.

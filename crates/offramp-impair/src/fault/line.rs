@@ -6,8 +6,8 @@ use offramp_adapter::pass_on;
 use offramp_adapter::port::{Arrival, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss as LossReason};
 
-/// Chooses one frame in each group of `n` frames. The seed determines the position in each group. So k complete groups
-/// contain exactly k chosen frames.
+/// Chooses one frame in each group of `n` frames. The seed determines the position in each group. So every complete
+/// group contains exactly one chosen frame.
 #[derive(Clone, Copy, Debug)]
 struct OneIn {
     n: u64,
@@ -55,7 +55,7 @@ impl<W: Line> Loss<W> {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, lost: 0 }
     }
 
-    /// Drops the chosen frames at the head of the arrived frames.
+    /// Drops the frames chosen for loss among the arrived frames, up to the first frame that is not chosen.
     fn lose(&mut self, now_ns: u64) {
         while self.choice.chooses(self.index) && self.line.take(now_ns).is_some() {
             self.index += 1;

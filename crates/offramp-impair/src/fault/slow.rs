@@ -1,4 +1,4 @@
-//! A bus between the adapter and its host, with one copy at a time in both directions.
+//! A bus between the adapter and its host. The bus makes one copy at a time, in either direction.
 
 use super::config::BusConfig;
 use crate::common::{copied, skipping};
@@ -15,25 +15,25 @@ const READY_FRAMES_MAX: usize = 256;
 /// A wire behind a slow bus, in both directions.
 ///
 /// A received frame stays in the adapter's memory or on the wire until its copy is finished, and only then arrives at
-/// the host. The bus executes the copies one after another, ordered by their earliest start. The copies follow the time
-/// of the wire, so the times of polls do not matter. A transmitted frame is copied when the bus is free, and is then
-/// put on the wire. Until then, the host cannot send another frame.
+/// the host. The bus executes the copies one after another, ordered by their earliest start. The start and end of each
+/// copy depend only on the time of the wire, not on the times of polls. A transmitted frame is copied when the bus is
+/// free, and is then put on the wire. Until then, the host cannot send another frame.
 #[derive(Debug)]
 pub struct Slow<W> {
     /// The wrapped wire.
     pub line: W,
     bus: BusConfig,
-    /// Send no frame while a received frame waits.
+    /// Sends no frame while a received frame waits.
     receive_first: bool,
-    /// End of all copies begun so far, nanoseconds.
+    /// Time at which the last copy begun so far ends, nanoseconds.
     bus_free_ns: u64,
     /// The received frame being copied. Its arrival time is the end of its copy.
     reading: Option<Arrival>,
     /// Time up to which all copies are finished, nanoseconds.
     now_ns: u64,
-    /// End of the copy of the last transmitted frame, nanoseconds.
+    /// Time at which the copy of the last transmitted frame ends, nanoseconds.
     written_ns: u64,
-    /// Frames copied for the host, each with the end of its copy.
+    /// Frames copied for the host and not yet taken, each with the time at which its copy ended.
     ready: VecDeque<(u64, Vec<u8>)>,
     free: Vec<Vec<u8>>,
     lent: Vec<u8>,
@@ -56,8 +56,8 @@ impl<W: ReadOut> Slow<W> {
         }
     }
 
-    /// With `receive_first`, sends no frame while a received frame waits. This models a machine whose processor does
-    /// the copies, and reads all arrived frames before a program continues.
+    /// With `receive_first`, sends no frame while a received frame waits. This setting models a machine whose processor
+    /// does the copies, and reads all arrived frames before a program continues.
     #[must_use]
     pub fn receiving_first(self, receive_first: bool) -> Self {
         Self { receive_first, ..self }
@@ -108,7 +108,7 @@ impl<W: ReadOut> Slow<W> {
         Arrival { at_ns: begin_ns.saturating_add(self.bus.copy_ns(arrival.len)), ..arrival }
     }
 
-    /// Passes the current and future copies to `note`, except the first `skip` copies.
+    /// Passes the current copy and the future copies for the host to `note`, except the first `skip` copies.
     fn foresee(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) {
         let mut free_ns = self.bus_free_ns;
         let mut note = skipping(skip, |copied| {

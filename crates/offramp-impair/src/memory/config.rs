@@ -11,15 +11,16 @@ pub const FRAME_OVERHEAD_LEN_DP8390: usize = 8;
 /// Pages per transmit buffer in the layout of Linux's drivers: a full frame of 1514 bytes (Linux
 /// `drivers/net/ethernet/8390/8390.h`, `TX_PAGES`).
 pub const TRANSMIT_BUFFER_PAGES_DP8390: usize = 6;
-/// Number of transmit buffers in this layout: one is filled while the other is sent.
+/// Number of transmit buffers in the layout of Linux's drivers: the host fills one buffer while the card sends the
+/// other buffer.
 pub const TRANSMIT_BUFFERS_DP8390: usize = 2;
-/// Stop time of a DP8390 after an overflow of its ring, nanoseconds. The data sheet requires 1.6 ms; Linux's driver
-/// waits at least 10 ms (`lib8390.c`, `ei_rx_overrun`).
+/// Time for which a DP8390 stops after an overflow of its ring, nanoseconds. The data sheet requires 1.6 ms; Linux's
+/// driver waits at least 10 ms (`lib8390.c`, `ei_rx_overrun`).
 pub const RECOVER_NS_DP8390: u64 = 10_000_000;
 
 /// Valid memory sizes, bytes: from one frame to more than any card has.
 pub const RECEIVE_BYTES: RangeInclusive<usize> = LINE_FRAME_LEN_MIN..=1 << 30;
-/// Valid numbers of pages, including one free page.
+/// Valid numbers of pages in the receive ring, including the page that is always free.
 pub const RECEIVE_PAGES: RangeInclusive<usize> = 2..=1 << 20;
 /// Valid page sizes, bytes.
 pub const PAGE_LEN: RangeInclusive<usize> = 64..=65_536;
@@ -39,9 +40,9 @@ pub enum ReceiveMemory {
     /// A number of bytes. A frame takes its length without FCS, but at least the length of the shortest frame.
     Bytes(usize),
     /// A ring of pages, as in the DP8390. A frame and its [`FRAME_OVERHEAD_LEN_DP8390`] take whole pages. One page is
-    /// always free, because a full ring would look like an empty one.
+    /// always free, because a full ring would look like an empty ring.
     Pages {
-        /// Number of pages, including the free one.
+        /// Number of pages, including the page that is always free.
         pages: usize,
         /// Bytes per page.
         page_len: usize,
@@ -88,8 +89,8 @@ pub const CARD_BYTES: RangeInclusive<usize> =
 
 impl MemoryConfig {
     /// Returns a card with a DP8390 and `card_bytes` of memory in the layout of Linux's drivers. Two transmit buffers
-    /// are reserved, and the rest is a ring of pages. At an overflow, the card stops. 8 KiB is a WD8003 or 3c503, with
-    /// 20 pages for the ring; 16 KiB is a WD8013, with 52 pages.
+    /// are reserved, and the rest of the memory is a ring of pages. At an overflow, the card stops. A WD8003 or 3c503
+    /// has 8 KiB, with 20 pages in the ring. A WD8013 has 16 KiB, with 52 pages in the ring.
     ///
     /// # Errors
     /// Fails if no card has this size.

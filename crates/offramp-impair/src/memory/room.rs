@@ -1,4 +1,4 @@
-//! The rules of a packet memory, without the bytes: they choose the lost frames.
+//! The rules by which a packet memory holds and loses frames, without the frames' bytes.
 
 use super::config::{MemoryConfig, OverflowPolicy};
 use offramp_adapter::port::Arrival;
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// Length of a full Ethernet frame without FCS: the assumed length of the next frame until a longer frame arrives.
 const FULL_FRAME_LEN: usize = 1514;
 
-/// The outcome of an arriving frame.
+/// The outcome of a frame's arrival at the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The frame is in the memory, as the newest frame.
@@ -22,7 +22,7 @@ pub enum Fate {
 /// The counts of a memory since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCounts {
-    /// Number of frames without room.
+    /// Number of frames lost at their arrival because the memory had no room.
     pub dropped: u64,
     /// Number of frames displaced by newer frames.
     pub overrun: u64,
@@ -57,8 +57,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Creates an empty memory. A configuration refused by [`MemoryConfig::check`] is harmless, but possibly no frame
-    /// fits.
+    /// Creates an empty memory. A configuration refused by [`MemoryConfig::check`] is harmless, but the memory may have
+    /// no room for any frame.
     pub fn new(config: &MemoryConfig) -> Self {
         Self {
             config: *config,
@@ -103,12 +103,12 @@ impl Memory {
         }
     }
 
-    /// Returns the oldest frame.
+    /// Returns the oldest frame in the memory.
     pub fn first(&self) -> Option<Arrival> {
         self.held.front().map(|held| held.arrival)
     }
 
-    /// Returns the frames in the memory, oldest first.
+    /// Returns the frames in the memory, the oldest frame first.
     pub fn held(&self) -> impl Iterator<Item = Arrival> {
         self.held.iter().map(|held| held.arrival)
     }
@@ -137,7 +137,8 @@ impl Memory {
         usize::from(self.is_read)
     }
 
-    /// Returns the number of further frames certain to fit, if none is longer than the longest frame so far.
+    /// Returns the number of further frames that certainly fit, if none of them is longer than the longest frame so
+    /// far.
     pub fn room_frames(&self) -> usize {
         let free = self.config.capacity() - self.units;
         let fit = free.checked_div(self.config.units(self.frame_len_max)).unwrap_or(usize::MAX);
@@ -163,7 +164,8 @@ impl Memory {
         units <= self.config.capacity() - kept && self.first_unread() < self.ring_entries()
     }
 
-    /// Displaces frames until there is room, starting with the oldest permitted one. Returns their number.
+    /// Displaces frames until there is room, starting with the oldest frame that can be displaced. Returns the number
+    /// of displaced frames.
     fn make_room(&mut self, units: usize) -> usize {
         let mut overrun = 0;
         while !self.has_room(units)

@@ -1,4 +1,4 @@
-//! A port's memory and faults, as present or past cards had them.
+//! A port's packet memory and faults, modelled on present and past network cards.
 
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
@@ -22,13 +22,13 @@ mod tests;
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 /// The names of the policies for a full memory.
 pub const POLICIES: [&str; 3] = ["drop", "overrun", "stop"];
-/// The names of the kinds of wrong verdicts.
+/// The names of the kinds of wrong checksum verdicts.
 pub const VERDICTS: [(&str, WrongVerdict); 2] =
     [("good-is-bad", WrongVerdict::GoodIsBad), ("bad-is-good", WrongVerdict::BadIsGood)];
-/// Default rate of wrong verdicts: one frame in this number.
+/// Default rate of wrong checksum verdicts: one frame in this number is judged wrongly.
 pub const VERDICT_ONE_IN_DEFAULT: i64 = 64;
 
-/// Converts a range of the adapter to a range of the file. Every range fits into `i64`.
+/// Converts the range of an adapter's setting to the range of a key in the file. Every range fits into `i64`.
 fn range<T: Copy + TryInto<i64>>(range: &RangeInclusive<T>) -> RangeInclusive<i64> {
     let bound = |bound: T| bound.try_into().unwrap_or(i64::MAX);
     bound(*range.start())..=bound(*range.end())
