@@ -21,7 +21,7 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-/// Frames of one sample: about a millisecond.
+/// Number of frames in one sample, which takes about a millisecond.
 const SAMPLE_FRAMES: u64 = 16_384;
 const SAMPLES: usize = 301;
 const FRAME_LEN: usize = 60;

@@ -289,7 +289,7 @@ fn each_interrupt_that_was_deferred_is_counted_by_how_long_its_oldest_frame_has_
         left.poll(now_ns).unwrap();
         right.poll(now_ns).unwrap();
     }
-    // The third frame arrived with the first interrupt; the fourth waited for the fifth.
+    // The third frame arrived at the time of the first interrupt. The fourth frame waited for the fifth frame.
     assert_eq!(waits(&controls[1].queues()[0]), (vec![0, 0, 0, 0, 0, 0, 2], 50_000 + 60_000));
     let (a, b) = cable(&CableConfig::default());
     let config = AdapterConfig { moderation: coalescing(3), ..AdapterConfig::default() };
@@ -312,7 +312,7 @@ fn each_interrupt_that_was_deferred_is_counted_by_how_long_its_oldest_frame_has_
     left.poll(20_000).unwrap();
     right.poll(20_000).unwrap();
     assert_eq!((waits(stats).1, batches(&stats.receive)), (6500, vec![2, 0, 1, 0]));
-    // The same on a switch.
+    // The same steps follow on a switch.
     let mut switch = Switch::new(&SwitchConfig::default());
     let moderations = [ModerationConfig::default(), coalescing(50)];
     let add = |moderation| {

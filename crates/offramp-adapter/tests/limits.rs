@@ -23,7 +23,7 @@ const SEGMENTS: usize = 40;
 /// Bytes of the sequence number in a numbered frame.
 const NUMBER: std::ops::Range<usize> = 14..18;
 
-/// A host that sends any number of frames, and counts the received ones.
+/// A host that sends any number of frames, and counts the received frames.
 struct Flood {
     to_send: (TxMeta, Vec<u8>),
     left: u64,
@@ -262,7 +262,7 @@ fn is_near(found: u64, expected: f64, way: &str) {
     assert!((found as f64 / expected - 1.0).abs() <= 0.01, "{way}: {found} frames, not {expected}");
 }
 
-/// A sender, the wire bytes of its frames, their limit, and the permitted number per second.
+/// A sender, the wire bytes of each frame, the rate limit, and the permitted number of frames per second.
 type Workload = (fn() -> Flood, u64, RateLimit, f64);
 
 #[test]
@@ -389,7 +389,7 @@ fn a_port_that_receives_too_much_loses_the_frames_of_every_sender_and_delays_non
     lan.1[1].set_limits(rx(bits(10_000_000)));
     lan.run(0, SECOND_NS);
     is_near(lan.host(1).given, 10e6 / 1514.0 / 8.0, "two senders");
-    // The queue holds 50 ms of frames at the limit, and the first frame above it.
+    // The queue holds the frames of 50 ms at the limit, and one further frame.
     let waiting = lan.0.held(1) as u64;
     assert!((1..=10e6 as u64 / 20 / 1514 / 8 + 1).contains(&waiting), "{waiting} frames wait");
     let receive = &lan.stats(1).receive;

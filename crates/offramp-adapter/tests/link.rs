@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MSS: u16 = 1448;
-/// Wire frames of the super-frame in the tests.
+/// Number of wire frames of the super-frame in the tests.
 const SEGMENTS: u64 = 40;
 
 /// Returns a frame from the first host to the second.

@@ -1,4 +1,4 @@
-//! The times of interrupts: of every policy, and of virtio's contract for the policies set by a driver.
+//! The times of interrupts under every policy, and the times that virtio requires for the policies set by a driver.
 //!
 //! `OFFRAMP_SEED` selects other random cases.
 
@@ -184,7 +184,7 @@ fn the_area_trigger_fires_when_the_frames_have_waited_an_interrupts_worth_togeth
     let mut moderator = Moderator::new(of(Policy::Area(given(10_000, SECOND_NS))));
     moderator.arrived(0, BYTES);
     assert_eq!(moderator.next_due_ns(), Some(10_000));
-    // The area is 4000 so far; three frames wait from here on.
+    // The sum of the waiting times is 4000 so far. From this time on, three frames wait.
     moderator.arrived_together(4_000, 2, 2 * BYTES);
     assert_eq!(moderator.next_due_ns(), Some(6_000));
     assert!(!moderator.is_due(5_999));
@@ -286,7 +286,7 @@ fn e1000_counts_what_the_host_saw_without_an_interrupt() {
     assert_eq!(moderator.wait_max_ns(), SECOND_NS / 4000);
 }
 
-/// The cost factor that adapts to the load: its intended effect, in virtual time.
+/// The intended effect of the cost factor that adapts to the load, in virtual time.
 mod adaptive {
     use super::*;
 
@@ -547,7 +547,8 @@ fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
     }
 }
 
-/// A host that changes all settings while frames arrive, and computes the expected interrupts independently.
+/// A host that changes all settings of its moderator while frames arrive, and computes the expected interrupts
+/// independently.
 #[derive(Default)]
 struct Restless {
     moderator: Moderator,
@@ -599,8 +600,8 @@ impl Restless {
         }
     }
 
-    /// Records the deadline under the current settings for the waiting frames. If it has passed already, an interrupt
-    /// is due at once.
+    /// Records the deadline under the current settings for the waiting frames. If the deadline has passed already, an
+    /// interrupt is due at once.
     fn expect(&mut self) {
         let promised_ns = self.first_ns.map(|first_ns| first_ns.saturating_add(self.moderator.wait_max_ns()));
         self.latest_ns = promised_ns.unwrap_or(0).max(self.now_ns);

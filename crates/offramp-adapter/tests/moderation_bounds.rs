@@ -74,7 +74,7 @@ impl Terms {
     }
 }
 
-/// Returns frames at random distances of one scale, some of them at the same time.
+/// Returns frames at random distances, up to a maximum drawn for the trace. Some of the frames arrive at the same time.
 fn random_trace(rng: &mut ChaCha8Rng, terms: &Terms) -> Vec<Frame> {
     let scale_ns = terms.interrupt_ns * rng.random_range(1..400) / 100;
     let together = rng.random_range(0.0..0.8);
@@ -169,7 +169,7 @@ fn quiet_or_area_with_deadline_and_ring_costs_at_most_three_times_an_optimum_tha
 fn the_optimum_is_the_one_worked_out_by_hand() {
     let terms = Terms { interrupt_ns: 100, deadline_ns: NO_DEADLINE_NS, ring_frames: u32::MAX };
     let frames = [0, 10, 20, 500, 620].map(|at_ns| Frame { at_ns, bytes: BYTES });
-    // The first three frames together wait for 20 + 10; each of the others costs an interrupt.
+    // The first three frames together wait for 20 + 10; each of the other frames costs an interrupt.
     assert_eq!(terms.optimum_ns(&frames), 130 + 100 + 100);
     // No frame may wait for 20 ns, so the first three need two interrupts.
     assert_eq!(Terms { deadline_ns: 19, ..terms }.optimum_ns(&frames), 110 + 100 + 200);

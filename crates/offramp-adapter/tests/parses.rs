@@ -16,7 +16,7 @@ use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::vlan::TagChange;
 use std::collections::VecDeque;
 
-/// Segments of a super-frame.
+/// Number of segments of a super-frame.
 const SEGMENTS: u64 = 45;
 const MSS: u16 = 1448;
 /// Start of a frame in its buffer, with room for a tag before it.

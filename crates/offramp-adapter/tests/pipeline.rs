@@ -205,7 +205,7 @@ fn frames_that_arrive_between_two_hand_overs_are_handed_over_together() {
     bench.left.host_mut().to_send.push_back(tcp_super_frame(0, 100, &pattern(1, 44 * 1460), 1460));
     bench.run_until_idle();
     let segments: Vec<u16> = bench.right.host().given.iter().map(|(meta, _)| meta.segments).collect();
-    // A frame arrives every 12.3 µs: the first is delivered at once, the others in batches of ten.
+    // A frame arrives every 12.3 µs. The first frame is delivered at once, and the other frames in batches of ten.
     assert_eq!(segments, [1, 10, 10, 10, 10, 3]);
     assert_eq!(received_by(&bench.right), pattern(1, 44 * 1460));
     bench.assert_everything_is_accounted_for();
@@ -260,8 +260,8 @@ fn frames_wait_until_so_many_have_come_or_the_first_has_waited_so_long() {
 
 #[test]
 fn frames_under_way_are_waited_for_without_a_wake_up_for_each() {
-    // A frame arrives every 12.3 µs. Two frames wait for 0 + 12.3 µs, three for 0 + 12.3 + 24.6 µs, the limit of the
-    // area.
+    // A frame arrives every 12.3 µs. Two frames wait for 0 + 12.3 µs in total. Three frames wait for 0 + 12.3 + 24.6 µs
+    // in total, the limit of the area.
     let config = moderated(Policy::Area(area(3 * 12_304)));
     let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
     let mut bench = Bench::new(&config, &line);
@@ -465,7 +465,8 @@ fn a_configuration_out_of_range_is_named() {
     assert_eq!(config.check().unwrap_err().to_string(), "mtu 67 is out of range; use 68 to 65521 IP bytes");
 }
 
-/// The next sequence number of each flow: each frame must continue at the end of the previous one.
+/// The next sequence number of each flow. Each frame must start at the sequence number at which the previous frame of
+/// the flow ended.
 #[derive(Default)]
 struct Arrived(Vec<u32>);
 

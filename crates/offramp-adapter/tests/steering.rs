@@ -160,7 +160,7 @@ fn a_flow_that_the_host_does_not_send_any_more_goes_by_its_hash_again() {
 #[test]
 fn a_flood_of_flows_moves_no_flow_that_is_known_and_grows_nothing() {
     let mut steering = steering(2);
-    // The steering cannot distinguish two flows with the same hash, which would be counted twice.
+    // The steering cannot distinguish two flows with the same hash, so only one of the two flows is counted.
     let mut seen = HashSet::new();
     let mut hashes: Vec<_> = (0..60_000).map(|number| flow_of(&steering, number)).collect();
     hashes.retain(|flow| seen.insert(*flow));
@@ -184,7 +184,7 @@ fn a_flood_of_flows_moves_no_flow_that_is_known_and_grows_nothing() {
 #[test]
 fn a_flow_that_is_forgotten_for_another_one_leaves_its_pair_by_name() {
     let mut steering = steering(2);
-    // Each flow moves to pair 1 because the host sends it there, and to pair 0 after it is forgotten.
+    // Each flow moves to pair 1 because the host sends on pair 1, and to pair 0 after the flow is forgotten.
     let flows: Vec<_> = (0..20_000).map(|number| flow_of(&steering, number)).collect();
     let known: Vec<_> =
         flows.into_iter().filter(|&flow| steering.sent(flow, 1) == Choice { pair: 1, left: Some(0) }).collect();
@@ -229,7 +229,8 @@ struct Host {
 }
 
 impl Host {
-    /// Shows the host the frames of a pair. Each flow must continue in order, whatever frames the other pairs hold.
+    /// Lets the host process the frames of a pair. The frames of each flow must be in order, whatever frames wait in
+    /// the other pairs.
     fn show(&mut self, pair: usize) {
         for (flow, number) in self.staged[pair].drain(..) {
             let next = self.shown.entry(flow).or_insert(0);
@@ -247,8 +248,8 @@ impl Host {
 }
 
 proptest! {
-    /// Random flows, with pairs that come into use and go out of use at random. The host sees no frame before an
-    /// earlier one of the same flow, and each frame is received by the expected pair.
+    /// Random flows, with a random set of pairs in use that changes at random. The host sees no frame before an earlier
+    /// frame of the same flow, and each frame is received by the expected pair.
     #[test]
     fn no_frame_is_shown_before_an_earlier_one_of_its_flow(events in events()) {
         let mut steering = steering(PAIRS);

@@ -107,7 +107,8 @@ fn the_port_whose_host_is_called_is_named_for_a_watchdog() {
         let serving = Arc::clone(bench.switch.serving());
         bench.host(index).serving = Some((serving, index));
     }
-    // A broadcast, a unicast, a coalesced frame, and a frame segmented for a host without super-frames. The hosts poll.
+    // The cases are a broadcast, a unicast, a coalesced frame, and a frame segmented for a host without super-frames.
+    // Each host checks the served port when the switch calls the host.
     bench.say(0, [2; 6], BROADCAST);
     bench.say(3, [4; 6], [2; 6]);
     bench.host(1).accepts = Some(Offloads::empty());
@@ -395,7 +396,7 @@ fn segments_of_a_frame_that_began_its_checksum_wrong_or_is_a_fragment_are_not_ma
         frame[at] ^= 1;
         (meta, frame)
     };
-    // The bytes are in the source address, the fragment offset (RFC 791 3.1), and the partial checksum.
+    // The changed bytes are in the source address, the fragment offset (RFC 791 3.1), and the partial checksum.
     let all = [(frame.clone(), true), (changed(29), false), (changed(21), false), (changed(51), false)];
     for honours_data_valid in [true, false] {
         let mut bench = Bench::with_ports(1, &PortConfig::default());

@@ -66,14 +66,14 @@ enum Form {
 #[derive(Clone, Debug)]
 struct Step {
     from: usize,
-    /// Index of the destination port. The number of ports stands for an unknown station, and a number above it for
-    /// broadcast.
+    /// Index of the destination port. The number of ports stands for an unknown station, and a number above the number
+    /// of ports stands for broadcast.
     to: usize,
     flow: u16,
     is_ipv6: bool,
     payload_len: usize,
     form: Form,
-    /// The frames are moved before the next step.
+    /// The switch moves the frames of this step before the next step.
     polls: bool,
 }
 
@@ -199,7 +199,7 @@ fn build(step: &Step, flows: &mut Flows) -> (TxMeta, Vec<u8>) {
     }
 }
 
-/// Segments a frame and completes the checksums. Returns `None` if that fails.
+/// Segments a frame and completes the checksums. Returns `None` if the frame cannot be segmented.
 fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut copy = frame.to_vec();
     let frame = Frame::new(&mut copy, *meta);
@@ -333,7 +333,7 @@ fn carry(sides: &[Side], steps: &[Step], settings: &[Offloads], mut switch: Swit
         let (meta, mut frame) = build(&step, &mut flows);
         frame[..6].copy_from_slice(&if step.to > count { [0xff; 6] } else { mac(step.to) });
         frame[6..12].copy_from_slice(&mac(step.from));
-        // A tag among random bytes would make the destination an unknown station of a VLAN.
+        // A VLAN tag among the random bytes would make the destination an unknown station of a VLAN.
         let is_known = step.to < count && !matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
         for to in (0..count).filter(|&to| to != step.from && (!is_known || to == step.to)) {
             if sides[step.from].isolated && sides[to].isolated {

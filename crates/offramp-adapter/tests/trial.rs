@@ -49,7 +49,7 @@ impl Trial {
     }
 
     /// Advances the time to the arrival of `frame`, and raises the interrupts due before it. A frame that arrives when
-    /// a timer expires is included in that interrupt.
+    /// a timer expires is included in the interrupt of the timer.
     pub fn frame(&mut self, frame: Frame) {
         while let Some(due_ns) = self.moderator.next_due_ns().filter(|&due_ns| due_ns < frame.at_ns) {
             self.fire(due_ns);

@@ -155,7 +155,7 @@ impl Line {
         Self::new(vlans.map(control), Default::default())
     }
 
-    /// Sends frames from one end. Returns the frames received by the other end.
+    /// Sends frames from one end of the cable. Returns the frames received at the other end.
     fn send(&mut self, from: usize, frames: impl IntoIterator<Item = Sent>) -> Vec<(RxMeta, Vec<u8>)> {
         self.pairs[from].host_mut().to_send.extend(frames);
         loop {
@@ -178,7 +178,7 @@ impl Line {
 
 // ---- the property ----
 
-/// A port in the model.
+/// A port in the model of the VLAN rules.
 #[derive(Clone, Debug)]
 struct Side {
     untagged: Option<u16>,
@@ -226,8 +226,8 @@ fn side() -> impl Strategy<Value = Side> {
 #[derive(Clone, Debug)]
 struct Step {
     from: usize,
-    /// Index of the destination port. The maximum number of ports stands for an unknown station, and a number above it
-    /// for broadcast.
+    /// Index of the destination port. The maximum number of ports stands for an unknown station, and a number above the
+    /// maximum stands for broadcast.
     to: usize,
     tags: Vec<Tag>,
     form: u8,
@@ -328,7 +328,7 @@ fn over_a_link(side: &Side, frames: Vec<Sent>) -> Vec<(RxMeta, Vec<u8>)> {
     Bench::new(&SwitchConfig::link(), ports, &PortConfig::default()).send(0, frames).remove(1)
 }
 
-/// Returns the same reference frames, received over a cable.
+/// Returns the frames that a host without VLANs receives over a cable, as the reference for all received frames.
 fn over_a_cable(side: &Side, frames: Vec<Sent>) -> Vec<(RxMeta, Vec<u8>)> {
     let none = || control(&PortVlans::default());
     Line::new([none(), none()], [MemoryHost::default(), side.host()]).send(0, frames)
@@ -461,7 +461,7 @@ fn a_super_frame_stays_whole_from_access_to_trunk_to_access_and_is_parsed_once_a
             .collect();
         assert_eq!(frames, expected, "port {port}");
     }
-    // A frame returns from the trunk.
+    // A frame is sent in the opposite direction, from the trunk.
     let back = with_tags(between(super_frame(mac(0)), mac(1), mac(0)), &[tag(10)]);
     let given = bench.send(1, [back]);
     assert_eq!(given.iter().map(Vec::len).collect::<Vec<_>>(), [1, 0, 0, 0, 0]);
@@ -581,8 +581,8 @@ fn isolation_and_unknown_stations_are_judged_within_a_vlan() {
 }
 
 /// Ports 0 and 4 flood VLAN 10 for a station at port 1, which neither sends nor accepts frames. Port 0 uses a new
-/// source address for each frame. Port 4 is a trunk: its station in VLAN 20 meanwhile exchanges frames with those at
-/// ports 2 and 3.
+/// source address for each frame. Port 4 is a trunk: its station in VLAN 20 exchanges frames with the stations at ports
+/// 2 and 3 during the flood.
 #[test]
 fn a_flood_for_a_silent_station_loses_no_known_unicast_of_another_vlan() {
     const FRAMES: u16 = 20_000;

@@ -1,5 +1,5 @@
-//! Super-frames handed over whole are as correct as their segments. Segmented by Linux's rules, they equal our own
-//! segments, even if a driver left header fields empty.
+//! Super-frames handed over whole are as correct as their segments. Linux's segmentation of these super-frames gives
+//! the same segments as our segmentation, even if a driver left header fields empty.
 
 use crate::packet::{Checksum, DF, FIN, MF, PSH, Packet, pattern, slow_sum};
 use crate::support::MemoryHost;
@@ -161,7 +161,7 @@ proptest! {
     }
 }
 
-/// Linux 7 raises a segment size below 8. A receiver holds a fragment until it has the rest of the packet.
+/// Linux 7 raises a segment size below 8. A receiver holds a fragment until it has all other fragments of the packet.
 #[test]
 fn a_super_frame_that_its_receiver_would_change_or_lose_is_segmented() {
     let tcp = Packet { checksum: Checksum::Partial, ..Packet::tcp(70) };

@@ -80,7 +80,7 @@ fn a_delay_moves_each_arrival_and_nothing_else() {
     assert!(line.take(100).is_none(), "a moment before the delay");
 }
 
-/// A bus that takes one microsecond for each frame of 100 bytes, and one microsecond more per frame.
+/// A bus that takes one microsecond to copy a frame of 100 bytes, and one further microsecond per frame.
 const BUS: BusConfig = BusConfig { bytes_per_second: Some(100_000_000), frame_ns: 1000 };
 
 #[test]
@@ -328,7 +328,7 @@ fn a_bad_frame_that_is_marked_good_is_one_that_its_host_believes() {
     let mut frame = summed(1, &pattern(1, 500));
     *frame.last_mut().unwrap() ^= 1;
     for honours_data_valid in [true, false] {
-        // Every second frame is chosen, so the verdict on one of two consecutive frames is wrong.
+        // The verdict is wrong if the checksum is even. For two consecutive sequence numbers, one checksum is even.
         let mut host = verdict_fault(WrongVerdict::BadIsGood, 2, honours_data_valid);
         for sequence in 1..3 {
             frame[41] = sequence;

@@ -1,5 +1,5 @@
-//! The adapter's own packet memory: its held frames, its lost frames, and their counters. Claims I1 to I6, I13 and I15
-//! are from the Ethernet HOWTO.
+//! The adapter's own packet memory: the held frames, the lost frames, and the counters of both. Claims I1 to I6, I13
+//! and I15 are from the Ethernet HOWTO.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -353,8 +353,8 @@ fn moderation_waits_over_a_memory_and_a_bus_and_everything_arrives_or_is_counted
 
 #[test]
 fn moderation_forgets_frames_that_were_overrun() {
-    // Three frames wait for further frames, and a long frame takes the room of two. No further frame fits, so the
-    // waiting frames are handed over.
+    // Three frames wait for further frames, and a long frame takes the room of two. No further frame fits into the
+    // memory, so the waiting frames are handed over.
     let policy = Policy::Coalescing(Coalescing { max_usecs: 1000, max_packets: 64 });
     let moderation = ModerationConfig { policy, ..ModerationConfig::default() };
     let config = AdapterConfig { moderation, mtu: 9000, ..AdapterConfig::default() };

@@ -12,9 +12,10 @@ const INTERRUPT_NS: u64 = 10_000;
 /// Distance between frames, nanoseconds: full frames at 10 Gbit/s, and single frames.
 const DISTANCES_NS: [u64; 2] = [1230, 1_000_000];
 const FRAME_BYTES: u64 = 1514;
-/// Frames of one sample: some hundred microseconds, so that the cost of reading the clock is negligible.
+/// Number of frames in one sample. A sample takes some hundred microseconds, so the cost of reading the clock is
+/// negligible.
 const SAMPLE_FRAMES: u64 = 65_536;
-/// Samples per policy, of which the median is reported.
+/// Number of samples per policy. The median of the samples is reported.
 const SAMPLES: usize = 101;
 
 /// An allocator that counts every allocation of the process.

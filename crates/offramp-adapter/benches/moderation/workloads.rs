@@ -22,7 +22,7 @@ const BURST_NS: u64 = 2 * MILLISECOND_NS;
 const ALTERNATING_REQUESTS: u64 = 240;
 const ALTERNATING_BULK: u64 = 813;
 
-/// Bursts in addition to requests, which fill half of a 1 Gbit/s line.
+/// Number of frames in a burst between requests. The bursts fill half of a 1 Gbit/s line.
 const MIXED_BURST_FRAMES: u64 = 10;
 const MIXED_BURST_NS: u64 = 2 * MIXED_BURST_FRAMES * FULL_AT_1_GBIT_NS;
 const MIXED_REQUEST_NS: u64 = MILLISECOND_NS / 4;

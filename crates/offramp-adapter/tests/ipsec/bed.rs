@@ -1,4 +1,4 @@
-//! Two adapters with associations between them, in virtual time.
+//! Two adapters connected by a cable, with associations between the adapters, in virtual time.
 
 use crate::support::{MemoryHost, payload_of};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};

@@ -20,10 +20,11 @@ use std::task::{Wake, Waker};
 
 /// Number of sequence numbers reserved at a time.
 const STEP: u64 = 16;
-/// Number of calls of [`KeyRegistry::keep`] without a packet after which an inbound mark no longer leads.
+/// Number of calls of [`KeyRegistry::keep`] without a packet after which an inbound mark no longer exceeds the highest
+/// accepted sequence number.
 const LOOKS: usize = 60;
 
-/// A disk that outlives the registry.
+/// A disk whose contents outlive the registry.
 #[derive(Clone, Default)]
 struct Disk {
     marks: Arc<Mutex<Vec<KeyMark>>>,
@@ -271,7 +272,7 @@ fn a_crash_when_nothing_has_come_for_long_costs_no_packet() {
     assert_eq!(pair.host().given.len(), 1000);
 }
 
-/// A disk that reports each request, and answers after permission.
+/// A disk that reports each write request, and completes the write after a permission of the test.
 struct Slow {
     asked: Sender<()>,
     may_answer: Receiver<()>,
@@ -298,7 +299,7 @@ fn frames_go_on_while_the_disk_is_waited_for() {
     std::thread::scope(|scope| {
         let change = scope.spawn(move || control.change_ipsec(&[add(SaDirection::Out, &next)]));
         is_asked.recv().unwrap();
-        // The first association comes into force only now, and seals.
+        // The first association is installed only now, and seals.
         send(&mut bed, 5);
         let (given, associations) = (bed.right.host().given.len(), bed.controls[0].ipsec().status().len());
         answer.send(()).unwrap();
@@ -365,7 +366,7 @@ impl Process {
         sa("aes128gcm16", SPI + key)
     }
 
-    /// Executes a step. If no association is left, adds one if possible.
+    /// Executes a step. If no association is left, adds an association if possible.
     fn step(&mut self, step: &Step, disk: &Disk) {
         let remove = SaChange::Remove { direction: SaDirection::Out, spi: SPI + self.key };
         let to_send = &mut self.ports[self.port].1.host_mut().to_send;

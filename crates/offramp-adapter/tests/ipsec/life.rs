@@ -8,7 +8,7 @@ use offramp_adapter::stats::Loss;
 use offramp_offload::esp::{Lifetime, SaConfig, Selector};
 use std::sync::mpsc::{Receiver, channel};
 
-/// Creates a bed, and returns the event channels of both ends.
+/// Creates a bed. Returns the bed and the event channels of both ends.
 fn told(sa: &SaConfig) -> (Bed, [Receiver<SaEvent>; 2]) {
     let bed = Bed::new(&config());
     let events = [0, 1].map(|end: usize| {

@@ -134,7 +134,7 @@ fn without_receive_offloads_each_opened_frame_is_handed_over_as_it_was_cut() {
 fn a_tcp_frame_that_would_outgrow_the_line_is_cut_again_and_the_host_keeps_its_mtu() {
     for mode in modes() {
         let sa = SaConfig { mode, ..gcm() };
-        // The frame is sent twice: with a partial checksum, and with a complete one.
+        // The frame is sent twice: with a partial checksum, and with a complete checksum.
         let partial = tcp_frame(0, 7, &pattern(2, 1460));
         let mut complete = partial.1.clone();
         checksum::complete(&mut complete, partial.0.checksum.unwrap(), partial.1.len()).unwrap();

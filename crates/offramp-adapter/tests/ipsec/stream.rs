@@ -1,4 +1,5 @@
-//! A stream's bytes through large send, ESP, coalescing and rekeys, and several queue pairs that share one association.
+//! The bytes of a stream through segmentation, ESP, coalescing and rekeys. Also several queue pairs that share one
+//! association.
 //!
 //! `OFFRAMP_ESP_STREAM_BYTES` sets the length of the stream (1073741824 for the long run).
 
@@ -96,9 +97,9 @@ fn several_queue_pairs_share_one_association_and_nothing_is_lost_or_out_of_order
         let mut right = QueuePair::new(&config, &controls[1], queue, MemoryHost::default(), b);
         let (mut expected, mut received) = (Vec::new(), Vec::new());
         for n in 0..SUPER_FRAMES {
-            // If one queue pair stalled while the others seal more packets than the replay window, its packets would be
-            // too old. The distance between the queue pairs depends on the machine, so they synchronise after each
-            // super-frame.
+            // If one queue pair stalled while the other queue pairs seal more packets than the replay window, the
+            // stalled pair's packets would be too old. The distance between the queue pairs depends on the machine, so
+            // they synchronise after each super-frame.
             meet.wait();
             let payload = pattern(u64::from(n) + queue as u64, 60_000);
             left.host_mut().to_send.push_back(tcp_super_frame(queue as u16, n * 60_000, &payload, 1460));
@@ -186,7 +187,7 @@ fn whatever_hosts_and_line_bring_nothing_panics_and_every_frame_is_accounted_for
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let sa = next_sa(seed as u32);
         let mut bed = Bed::new(&super::bed::config());
-        // Some packets are sealed; others only look like ESP to the receiving end.
+        // Some packets are sealed; the other packets only look like ESP to the receiving end.
         bed.controls[1].change_ipsec(&[add(SaDirection::In, &sa)]).unwrap();
         if seed % 3 > 0 {
             bed.controls[0].change_ipsec(&[add(SaDirection::Out, &sa)]).unwrap();

@@ -14,7 +14,7 @@ use offramp_offload::vlan::TagChange;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A host that sends queued frames and stores received ones.
+/// A host that sends queued frames and stores received frames.
 #[derive(Default)]
 pub struct MemoryHost {
     pub to_send: VecDeque<(TxMeta, Vec<u8>)>,

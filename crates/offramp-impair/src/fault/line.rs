@@ -6,8 +6,8 @@ use offramp_adapter::pass_on;
 use offramp_adapter::port::{Arrival, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss as LossReason};
 
-/// Chooses one frame in each group of `n` frames. The seed determines the position in each group. So every complete
-/// group contains exactly one chosen frame.
+/// Chooses one frame in each group of `n` frames. The seed determines the position in each group. So k complete groups
+/// contain exactly k chosen frames.
 #[derive(Clone, Copy, Debug)]
 struct OneIn {
     n: u64,
