@@ -17,8 +17,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Bytes of line time that each frame takes in addition to its own bytes. They are preamble and start delimiter (8),
-/// FCS (4) and inter-frame gap (12) (IEEE 802.3).
+/// Bytes of line time that each frame takes in addition to its own bytes. The overhead is preamble and start delimiter
+/// (8), FCS (4) and inter-frame gap (12) (IEEE 802.3).
 pub const LINE_OVERHEAD_LEN: usize = 24;
 /// Length of the shortest frame without FCS, bytes. A shorter frame takes the line time of a frame of this length (IEEE
 /// 802.3 4.2.3.3).
@@ -28,8 +28,8 @@ const BATCH_FRAMES_MAX: usize = 64;
 /// Capacity of one batch, bytes, unless a single frame is longer. Two super-frames stay in the second-level caches of
 /// the transmitting and the receiving processor.
 const BATCH_BYTES: usize = 128 * 1024;
-/// Number of batches per direction of a cable without delay. The transmitter fills one batch and the receiver empties
-/// one; the others wait between them.
+/// Number of batches per direction of a cable without delay. The transmitter fills one batch, the receiver empties
+/// another batch, and the other batches wait to be received or refilled.
 const BATCHES: usize = 8;
 /// Alignment of frames in a batch, bytes: a cache line.
 const FRAME_ALIGN: usize = 64;
@@ -155,7 +155,7 @@ struct LaneState {
     free: Vec<Batch>,
 }
 
-/// A thread at one end of a lane. The thread at the other end wakes it.
+/// A thread at one end of a lane, which is woken by the thread at the other end.
 #[derive(Debug)]
 struct Sleeper {
     /// Set while the thread sleeps. While the flag is unset, the thread at the other end takes no lock to wake the
@@ -383,7 +383,7 @@ impl WirePort for CableEnd {
             let arrived = new.iter().take_while(|slot| slot.arrival_ns <= until_ns);
             arrived.for_each(|slot| note(Arrival { at_ns: slot.arrival_ns, len: slot.len }));
         }
-        // Batches in flight count as room: the line delivers them at its own rate, regardless of the host.
+        // Batches in flight count as room, because the line delivers batches at its own rate, regardless of the host.
         let is_under_way = |batch: &&Batch| batch.frames.last().is_some_and(|slot| slot.arrival_ns > until_ns);
         let under_way = lane.full.iter().filter(is_under_way).count();
         // The result assumes full batches. Batches may hold fewer frames, so the moderator evaluates the ring guard

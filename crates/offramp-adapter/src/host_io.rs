@@ -18,8 +18,8 @@ pub trait HostIo: HostPort {
     /// its transmit limit, and only descriptors for work other than frames are passed.
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>));
 
-    /// Returns whether the host may have work that makes no descriptor readable. The worker then polls the host
-    /// continuously.
+    /// Returns whether the host may have work that makes no descriptor readable. While the method returns `true`, the
+    /// worker polls the host continuously.
     fn is_unannounced(&self) -> bool {
         false
     }

@@ -6,7 +6,7 @@
 //! entries are checked before the associations, and an entry protects, bypasses or discards a packet. A packet that
 //! matches neither an entry nor an association passes unprotected or is discarded ([`Policy`]). An unencrypted packet
 //! that an inbound association should have protected is always discarded (RFC 4301 5.2). After an association is
-//! removed, packets that it would have protected are discarded.
+//! removed, packets that the association would have protected are discarded.
 //!
 //! Associations can change while frames flow ([`PortControl::change_ipsec`](crate::pair::PortControl::change_ipsec)).
 //! All requested changes are checked first. Each queue pair then applies the changes between two super-frames. All

@@ -72,7 +72,7 @@ impl TokenBucket {
         self.parts = self.parts.saturating_add(parts).min(self.parts_max);
     }
 
-    /// Takes `tokens` if the bucket holds enough of them.
+    /// Takes `tokens` tokens if the bucket holds at least this number. Returns whether the tokens were taken.
     pub(crate) fn take(&mut self, tokens: u64, now_ns: u64) -> bool {
         self.fill(now_ns);
         let wanted = i128::from(tokens) * PARTS_PER_TOKEN;

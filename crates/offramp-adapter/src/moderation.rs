@@ -233,13 +233,13 @@ enum End {
     Idle,
 }
 
-/// An interrupt and the frames before it, as input for a policy.
+/// An interrupt and the frames received before the interrupt, as input for a policy.
 #[derive(Clone, Copy, Debug)]
 struct Interrupt {
     now_ns: u64,
     /// Time of the previous interrupt; for the first interrupt, the start of the clock.
     before_ns: u64,
-    /// Number of frames received since the previous interrupt, and their bytes.
+    /// Number of frames received since the previous interrupt, and total bytes of these frames.
     frames: u64,
     bytes: u64,
     /// Number of frames that waited for this interrupt. The host has seen the other received frames without an
@@ -257,7 +257,7 @@ impl Interrupt {
     }
 }
 
-/// The parameters of a policy and its learned state.
+/// The parameters and the learned state of a policy.
 #[derive(Clone, Debug)]
 #[repr(u8)] // The tag is read for each interrupt. `repr(u8)` gives it its own byte, instead of a niche in a variant.
 enum Rule {
@@ -470,15 +470,15 @@ impl Moderator {
     }
 
     /// Adds a measured cost `cost_ns` of an interrupt alone, without the work on frames. This method is for hosts whose
-    /// handling of a batch cannot be measured. Do not combine it with [`Moderator::handled`].
+    /// handling of a batch cannot be measured. Do not call both this method and [`Moderator::handled`] for a host.
     pub fn costed(&mut self, cost_ns: u64) {
         self.cost.observe_interrupt(cost_ns);
         self.take_limits();
     }
 
-    /// Records that the host's ring has room for `free_frames` frames in addition to the waiting ones. From now on, no
-    /// frame waits once only [`ModerationConfig::ring_guard_frames`] free buffers are left. The moderator assumes the
-    /// same room after each interrupt; call this method again if the room differs.
+    /// Records that the host's ring has room for `free_frames` frames in addition to the waiting frames. From now on,
+    /// no frame waits once only [`ModerationConfig::ring_guard_frames`] free buffers are left. The moderator assumes
+    /// the same room after each interrupt; call this method again if the room differs.
     pub fn ring_has(&mut self, free_frames: u32) {
         self.ring_frames = self.waiting.frames.saturating_add(u64::from(free_frames));
         self.take_limits();

@@ -97,7 +97,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         self.source.is_draining = is_draining;
     }
 
-    /// Returns whether the host is at its transmit limit. The host's frames then wait until
+    /// Returns whether the host is at its transmit limit. The frames of a host at its limit wait until
     /// [`QueuePair::next_deadline_ns`] at the latest, and need not wake the caller.
     pub fn is_host_held(&self) -> bool {
         self.source.plan.meter.opens_ns().is_some()

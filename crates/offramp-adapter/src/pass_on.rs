@@ -1,6 +1,6 @@
 //! The methods of a port that a wrapper does not change.
 
-/// Implements the named methods of a port's trait by calling them on the port in a field.
+/// Implements the named methods of a port's trait by calling the same methods on the port in a field.
 #[macro_export]
 macro_rules! pass_on {
     ($port:ident: $($method:ident)+) => { $($crate::pass_on!(@$method $port);)+ };

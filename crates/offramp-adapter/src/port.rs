@@ -82,7 +82,7 @@ pub struct InterruptCounts {
 /// A guest shares its rings: it sees the frames published by [`HostPort::rx_flush`] with or without an interrupt. A
 /// polling guest needs no interrupt. So for this kind of host, moderation defers only the interrupt, never a frame.
 /// Each queue of the port has separate moderation for received frames and for transmit completions. Frames are counted
-/// as they are handed over: a super-frame counts as one frame, since the host processes it as one frame.
+/// as the adapter hands them over: a super-frame counts as one frame, since the host processes it as one frame.
 pub trait Interrupts {
     /// Changes the moderation, including that of frames already published. Under
     /// [`Policy::Off`](crate::moderation::Policy::Off), the initial state, each publication interrupts the host. A
@@ -92,7 +92,7 @@ pub trait Interrupts {
     /// Sends the interrupts due at `now_ns`. The adapter calls this method after each batch, and at
     /// [`Interrupts::next_due_ns`].
     ///
-    /// Returns the number of interrupts sent since the last call, including undeferred ones.
+    /// Returns the number of interrupts sent since the last call, including interrupts that were not deferred.
     fn send_due(&mut self, now_ns: u64) -> InterruptCounts;
 
     /// Returns one wait per call, nanoseconds: the time for which the oldest received frame waited for a deferred
@@ -134,8 +134,8 @@ pub trait InPlace {
         Appended::NoRoom
     }
 
-    /// Completes the frame of a slot: writes `head` to its front and delivers the frame. The frame has `len` bytes,
-    /// including headers.
+    /// Completes the frame of a slot: writes `head` to the front of the frame and delivers the frame. The frame has
+    /// `len` bytes, including headers.
     ///
     /// # Errors
     /// Fails as [`HostPort::rx_deliver`] does.
@@ -169,7 +169,7 @@ pub trait HostPort: InPlace {
     fn tx_frame(&mut self) -> Frame<'_>;
 
     /// Lends the last fetched frame with another VLAN tag, until the frame is lent with its own tag. Returns `None` if
-    /// the port cannot insert the tag; the frame is then lost. A port with a
+    /// the port cannot insert the tag, and the frame is lost. A port with a
     /// [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can insert a tag.
     #[inline]
     fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
@@ -177,8 +177,9 @@ pub trait HostPort: InPlace {
         None
     }
 
-    /// Returns the bytes of the last fetched frame if the host requests no offload for the frame: an unchanged frame
-    /// then needs no parsing. Otherwise returns `None`. A port whose frames must all be parsed always returns `None`.
+    /// Returns the bytes of the last fetched frame if the host requests no offload for the frame: if the adapter
+    /// changes nothing, the frame needs no parsing. Returns `None` for a frame with an offload request. A port whose
+    /// frames must all be parsed always returns `None`.
     #[inline]
     fn tx_unasked(&self) -> Option<&[u8]> {
         None
@@ -248,7 +249,7 @@ pub trait HostPort: InPlace {
     fn accepts(&self) -> Offloads;
 
     /// Returns whether the host understands [`ChecksumState::Good`](offramp_offload::meta::ChecksumState::Good). A
-    /// Linux TAP does not understand it: only a partial checksum marks a frame as verified there.
+    /// Linux TAP does not understand this mark: for a TAP, only a partial checksum marks a frame as verified.
     fn honours_data_valid(&self) -> bool {
         true
     }
@@ -322,8 +323,8 @@ pub trait Line: WirePort {
     /// Cancels [`Line::register`].
     fn unregister(&self);
 
-    /// Returns the time at which a wire at its rate limit has room again, without action of its other end. Returns
-    /// `None` if the wire has room now, or if only the other end can make room.
+    /// Returns the time at which a wire at its rate limit has room again, without action of the wire's other end.
+    /// Returns `None` if the wire has room now, or if only the other end can make room.
     fn next_room_ns(&self, now_ns: u64) -> Option<u64>;
 
     /// Returns the time at which the last bit of all frames put so far leaves this end of the wire, nanoseconds. The

@@ -10,9 +10,9 @@
 //!
 //! The IPv6 source must be in `ip_addresses`, or be a link-local address made from `mac_addresses` (RFC 4862).
 //!
-//! A frame is refused if the checks cannot reach an address that it could carry. Such a frame is an IP packet without a
-//! layout, or a frame with too many tags. A host may request a checksum only in the transport header or after it.
-//! Receivers ignore neighbour discovery in fragments (RFC 6980), so such fragments pass.
+//! A frame is refused if it could carry an address that the checks cannot reach. Examples are an unparsable IP packet,
+//! and a frame with too many tags. A host may request a checksum only in the transport header or after it. Receivers
+//! ignore neighbour discovery in fragments (RFC 6980), so such fragments pass.
 
 use crate::stats::Loss;
 use crate::vlan::PortVlans;
@@ -272,7 +272,7 @@ mod tests {
         bytes
     }
 
-    /// Returns an Ethernet frame of this type from [`MAC`]; its packet starts with the bytes `first`.
+    /// Returns an Ethernet frame of this type from [`MAC`]. The packet in the frame starts with the bytes `first`.
     fn frame(ethertype: [u8; 2], first: &[u8]) -> Vec<u8> {
         let mut packet = [0; 60];
         packet[..first.len()].copy_from_slice(first);

@@ -1,4 +1,5 @@
-//! Wire to host: fetches frames from the wire within the batch and the host's limit, and delivers them.
+//! Wire to host: fetches frames from the wire within the batch and the host's receive limit, and delivers the frames to
+//! the host.
 
 use crate::pipeline::Progress;
 use crate::pipeline::outlet::Outlet;
@@ -27,7 +28,7 @@ impl<W: WirePort> Receive<'_, W> {
     /// batch.
     ///
     /// `clock` returns the caller's processor time, nanoseconds from any moment. Under moderation, the clock is read
-    /// before and after some batches, to measure their cost.
+    /// before and after some batches, to measure the cost of an interrupt.
     ///
     /// # Errors
     /// Returns [`PortError::Closed`] if the host is gone.

@@ -15,7 +15,7 @@ use strum::{IntoStaticStr, VariantArray};
 pub enum Loss {
     /// The frame was lost for lack of room.
     Drop,
-    /// A frame in the adapter's memory was lost: for lack of room, a newer frame displaced it.
+    /// A frame in the adapter's memory was lost: for lack of room, a newer frame displaced the older frame.
     Overrun,
     /// The frame is longer than the MTU allows.
     TooLong,
@@ -40,7 +40,7 @@ pub enum Loss {
     Isolated,
     /// Switch: the ingress port has reached its flood limit.
     FloodLimit,
-    /// Switch: the host is at its receive limit, and the queue for it is full.
+    /// Switch: the host is at its receive limit, and the queue for the host is full.
     RateLimit,
     /// Switch: there is no other port, or all destination ports were removed before delivery. The reason also covers an
     /// unknown station if the switch does not flood.
@@ -193,7 +193,8 @@ impl<const UNIT: u64> Histogram<UNIT> {
     }
 }
 
-/// Metadata of a counter for all its displays: JSON, the command line, Prometheus, the log and the documentation.
+/// Metadata of a counter for all places where the counter is shown: JSON, the command line, Prometheus, the log and the
+/// documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Name in JSON, with the unit as suffix.
@@ -302,7 +303,8 @@ impl Direction {
         self.lost.0[reason as usize].add(frames as u64);
     }
 
-    /// Counts frames lost after arrival and before they were taken: in the adapter's memory, or on an impaired wire.
+    /// Counts frames lost between their arrival and the fetch from the wire: in the adapter's memory, or on an impaired
+    /// wire.
     pub fn lose_on_line(&self, reason: Loss, frames: u64) {
         // Two queue pairs may share these counters, one per direction. So a pair without loss must not write.
         if frames > 0 {

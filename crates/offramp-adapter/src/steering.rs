@@ -101,7 +101,7 @@ impl Steering {
 
     /// Sets the time; one call per batch is enough.
     pub fn set_now(&mut self, now_ns: u64) {
-        // Wraps around after 49 days. A flow idle for exactly that period then looks young.
+        // Wraps around after 49 days. A flow idle for exactly this period then counts as young.
         self.now_ms = (now_ns / NS_PER_MS) as u32;
     }
 
@@ -156,7 +156,7 @@ impl Steering {
 
     /// Records that the host sent a frame of this flow on `pair`. A full bucket stores no further flow, so new flows
     /// never displace a young flow. If the bucket holds an expired flow, that flow is forgotten and may move. The new
-    /// flow is then stored at its next transmission.
+    /// flow is stored when the host next sends on the flow.
     #[inline]
     pub fn sent(&mut self, flow: FlowHash, pair: usize) -> Choice {
         let before = self.receiver(flow);

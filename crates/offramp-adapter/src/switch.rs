@@ -2,8 +2,8 @@
 //!
 //! The switch connects a guest with other guests, a TAP and an existing interface. Every port of the switch is a
 //! [`HostPort`]. A port sends frames with offload requests (a partial checksum, a segmentation), and receives frames
-//! with a checksum state. Between two ports, a frame is changed only where the receiver needs the change. A port's
-//! offloads are those accepted by the host ∩ those allowed by the user.
+//! with a checksum state. Between two ports, a frame is changed only where the receiver needs the change. A port uses
+//! the offloads that the host accepts and the user allows.
 //!
 //! | frame | receiving port | treatment |
 //! |---|---|---|
@@ -63,7 +63,7 @@ pub struct Switch<P> {
     ports: Vec<Option<Box<Port<P>>>>,
     stations: Stations,
     scratch: Scratch,
-    /// Memory for sealed frames, before they are delivered to each port.
+    /// Memory for sealed frames before their delivery to the destination ports.
     sealed: FrameBuffer<Scratch>,
     /// Index of the port with the first turn in the next batch.
     first: usize,
@@ -71,7 +71,7 @@ pub struct Switch<P> {
     is_draining: bool,
     control: Arc<SwitchControl<P>>,
     serving: Arc<Serving>,
-    /// Waker registered while the switch sleeps; changes of a port's settings wake it.
+    /// Waker registered while the switch sleeps; changes of a port's settings wake the switch.
     waker: Option<Waker>,
 }
 
@@ -102,8 +102,8 @@ impl<P: HostPort> Switch<P> {
         &self.serving
     }
 
-    /// Returns the open ports, each with `true` if it is at its transmit limit. The frames of a port at its limit wait
-    /// until [`Switch::next_deadline_ns`] at the latest, and need not wake the caller.
+    /// Returns the open ports, each with `true` if the port is at its transmit limit. The frames of a port at its limit
+    /// wait until [`Switch::next_deadline_ns`] at the latest, and need not wake the caller.
     pub fn hosts(&self) -> impl Iterator<Item = (&P, bool)> {
         let open = self.ports.iter().flatten().filter(|port| port.is_open());
         open.map(|port| (&port.host, port.source.plan.meter.opens_ns().is_some()))
@@ -146,8 +146,8 @@ impl<P: HostPort> Switch<P> {
         self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(|port| port.next_deadline_ns()).min()
     }
 
-    /// Registers `waker`, which is woken when a port is added or removed, or when its settings change. The caller must
-    /// poll once more before it sleeps.
+    /// Registers `waker`, which is woken when a port is added or removed, or when a port's settings change. The caller
+    /// must poll once more before it sleeps.
     pub fn register(&mut self, waker: &Waker) {
         self.control.register(Some(waker));
         self.waker = Some(waker.clone());
@@ -259,7 +259,7 @@ impl<P: HostPort> Switch<P> {
         self.ports.truncate(used);
         self.share_stations();
         // The host must be dropped before the port's number is released. After the release, another port may use the
-        // number, and its user must be the only owner of the host.
+        // number, and the user of the removed port must be the only owner of the host.
         drop(port);
         self.control.release(shared);
     }

@@ -9,8 +9,9 @@
 //! | both | both kinds; `untagged` is the native VLAN | both kinds |
 //!
 //! Every other frame is refused ([`Loss::Vlan`]). A frame with a tag of another protocol than 0x8100 (802.1ad, 0x9100)
-//! is refused, because its VID has another meaning. A frame with a second tag after the removed tag is refused: its
-//! receiver would assign the frame to the second VLAN. On a trunk, tags inside a permitted tag are payload.
+//! is refused, because the VID in the tag has another meaning. A frame with a second tag after the removed tag is
+//! refused: its receiver would assign the frame to the second VLAN. On a trunk, tags inside a permitted tag are
+//! payload.
 
 use crate::stats::Loss;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN};
@@ -42,7 +43,8 @@ pub struct PortVlans {
 }
 
 impl PortVlans {
-    /// Creates a port's VLANs: one for untagged frames of the host, and those for tagged frames.
+    /// Creates a port's VLANs: the VLAN `untagged` for untagged frames of the host, and the VLANs `tagged` for tagged
+    /// frames.
     ///
     /// # Errors
     /// Fails for a number outside the range of VLAN numbers, and for an empty range.

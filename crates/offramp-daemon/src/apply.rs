@@ -195,7 +195,7 @@ impl Daemon {
         Ok(difference)
     }
 
-    /// Refuses a port if only a privileged process can open it.
+    /// Refuses a port if only a privileged process can open the port.
     fn may_open(&self, config: &PortConfig) -> Result<(), String> {
         let name = &config.name;
         if let Some(key) = privileged_key(config) {

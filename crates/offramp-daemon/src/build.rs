@@ -29,7 +29,7 @@ pub struct Devices(Vec<PortDevices>);
 /// Opens every privileged device. No later step of the start needs privileges.
 ///
 /// # Errors
-/// Fails for the first device that cannot be opened, and closes the devices opened before it.
+/// Fails for the first device that cannot be opened, and closes the devices opened before the failure.
 pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
     let open = |port: &PortConfig| {
         let is_privileged = port.host.privileged_key.is_some();
@@ -116,7 +116,7 @@ pub fn connect_to(port: &mut Port, config: &PortConfig, switches: &[RunningSwitc
 }
 
 /// Runs a cable for each queue pair. If both ends use the same processor, one thread drives both ends, and a frame
-/// stays in that processor's cache. Otherwise each end has its own thread.
+/// stays in that processor's cache. If the ends use different processors, each end has its own thread.
 fn run_cable(
     (near, near_config): (&mut Port, &PortConfig),
     (far, far_config): (&mut Port, &PortConfig),

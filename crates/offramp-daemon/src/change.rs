@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 /// A change.
 #[derive(Debug)]
 pub enum Change {
-    /// Adds the ports and switches in the text `toml`; error messages name the text `source`.
+    /// Adds the ports and switches in the text `toml`. Error messages call this text `source`.
     Add { source: String, toml: String },
     /// Removes ports and switches.
     Remove { ports: Vec<String>, switches: Vec<String> },

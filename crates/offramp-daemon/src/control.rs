@@ -1,4 +1,5 @@
-//! The control protocol: one JSON object per line, in both directions. `docs/control.md` is its reference.
+//! The control protocol: one JSON object per line, in both directions. `docs/control.md` is the reference of the
+//! protocol.
 
 pub mod client;
 pub(crate) mod line;

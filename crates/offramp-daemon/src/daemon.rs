@@ -23,8 +23,8 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// The running ports and switches of a configuration. Dropping the daemon ends them; [`Daemon::stop`] sends queued
-/// frames first.
+/// The running ports and switches of a configuration. Dropping the daemon ends the ports and switches; [`Daemon::stop`]
+/// sends queued frames first.
 #[derive(Debug)]
 pub struct Daemon {
     started: Instant,
@@ -266,7 +266,8 @@ impl Handler for Daemon {
 }
 
 /// Changes the features allowed on a port. The adapter allows new features before the host gets them, and the host
-/// loses old features before the adapter does. So the adapter expects every frame it receives.
+/// loses old features before the adapter does. So the adapter never receives a frame with a feature that it does not
+/// allow.
 pub fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
     let before = port.control.offloads();
     port.control.set_offloads(before | offloads);

@@ -1,8 +1,8 @@
 //! Draining: stops the traffic of all tasks without losing a frame.
 //!
-//! Draining has two phases. In the first phase, each task stops fetching from its host and sends the frames it holds.
-//! After the first phase, no task puts a further frame on a wire. In the second phase, each task delivers all frames on
-//! its wire to its host.
+//! Draining has two phases. In the first phase, each task stops fetching from its host and sends the frames that the
+//! task holds. After the first phase, no task puts a further frame on a wire. In the second phase, each task delivers
+//! all frames on its wire to its host.
 
 use nix::sys::eventfd::EventFd;
 use offramp_adapter::pair::QueuePair;

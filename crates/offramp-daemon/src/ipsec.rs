@@ -81,8 +81,8 @@ impl Port {
         }
         for entry in &new.associations {
             match ipsec.config(entry.direction, entry.config.spi) {
-                // A client has removed or replaced the association. Installing it again with its key would restart the
-                // replay window or the sequence numbers.
+                // A client has removed or replaced the association. Installing the association again with its key would
+                // restart the replay window or the sequence numbers.
                 None if old.associations.contains(entry) => {}
                 None => {
                     warn_of(&self.name, entry.direction, &entry.config);
@@ -98,7 +98,7 @@ impl Port {
         };
         for entry in old.associations.iter().filter(is_gone) {
             let SaEntry { direction, config } = entry;
-            // A client may have removed the association, and installed another one with its SPI.
+            // A client may have removed the association, and installed another association with the same SPI.
             if ipsec.config(*direction, config.spi).is_some_and(|running| entry.is(&running)) {
                 changes.push(match direction {
                     SaDirection::Out => SaChange::Remove { direction: *direction, spi: config.spi },

@@ -238,7 +238,7 @@ fn parsed<K: DeserializeOwned>(check: &Check<'_>, value: &Value<'_>) -> Result<K
     K::deserialize(value.clone().into_deserializer()).map_err(|error| check.0.refused(&error))
 }
 
-/// Returns the keys known to serde. Its error for an unknown key lists them in backquotes.
+/// Returns the keys known to serde. Serde's error for an unknown key lists the known keys in backquotes.
 pub fn keys_of<K: DeserializeOwned>() -> Vec<String> {
     let refusal = toml::from_str::<K>("'' = 0").err();
     let reason = refusal.map(|error| error.message().to_owned()).unwrap_or_default();

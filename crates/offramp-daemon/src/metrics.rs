@@ -208,7 +208,7 @@ enum Value<'a> {
 struct Text<'a>(DescriptorEncoder<'a>);
 
 impl Text<'_> {
-    /// Writes a metric. Its name ends with the unit.
+    /// Writes a metric. The name of the metric ends with the unit.
     fn metric<'a>(
         &mut self,
         kind: MetricType,
@@ -531,7 +531,7 @@ mod tests {
         let last = UnixStream::connect_addr(&address).unwrap();
         while !ask(&address, "").is_empty() {}
         drop((silent, last));
-        // The client threads end one by one.
+        // The threads of the clients end one after the other.
         while !ask(&address, GET).contains("# EOF") {
             thread::yield_now();
         }

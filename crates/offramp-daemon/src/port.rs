@@ -69,7 +69,7 @@ impl Port {
             mtu: config.mtu,
             offloads: config.offloads,
             moderation: config.moderation,
-            // A guest chooses among its queues itself.
+            // A guest's port chooses among the guest's queues itself.
             queues: if config.host.is_steered { queue_pairs } else { 1 },
             ..AdapterConfig::default()
         };
@@ -140,8 +140,8 @@ impl Port {
         self.on_switch.as_ref().is_none_or(|(port, _)| port.closed().is_none())
     }
 
-    /// Returns whether the interface on the wire is present; `false` if it is gone for good. Returns `true` on any
-    /// other wire.
+    /// Returns whether the interface on the wire is present; `false` if the interface is gone for good. Returns `true`
+    /// on any other wire.
     pub fn is_wire_there(&self) -> bool {
         self.interface.as_ref().is_none_or(|port| port.closed().is_none())
     }
@@ -166,8 +166,8 @@ impl Port {
         Some(self.interface.as_ref()?.stats())
     }
 
-    /// Returns the number of frames lost at the interface on the wire because they were not read in time, if the kernel
-    /// counts them.
+    /// Returns the number of frames lost at the interface on the wire because the port did not read the frames in time.
+    /// Returns 0 if the kernel does not count these frames.
     pub fn wire_unread(&self) -> u64 {
         self.wire.as_ref().map_or(0, |wire| wire.unread())
     }

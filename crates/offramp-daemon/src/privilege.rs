@@ -133,7 +133,7 @@ impl Identity {
         }
         match &self.user {
             Some(user) => self.become_user(user)?,
-            // Without capabilities, a process can give a socket only to a group of its own.
+            // Without capabilities, a process can give a socket only to a group of which the process is a member.
             None if Uid::effective().is_root() && !self.groups.0.is_empty() => self.join_groups()?,
             None => {}
         }

@@ -34,7 +34,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Permissions of directories created by the daemon: everyone may see the control socket in them.
+/// Permissions of directories created by the daemon: everyone may see the control socket in the directories.
 const CONTROL_DIRECTORY_MODE: u32 = 0o755;
 const STATE_DIRECTORY_MODE: u32 = 0o700;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Enters the sandbox. Returns the filters for the process's threads, and the active restrictions. Also returns the
 /// only directories in which sockets may be created; `None` if sockets may be created anywhere. Restrictions missing in
-/// the kernel are reported, and the daemon runs without them.
+/// the kernel are reported, and the daemon runs without these restrictions.
 pub fn enter(
     config: &Config,
     file: &Path,
@@ -21,7 +21,7 @@ pub fn enter(
     let mut lacks = Vec::new();
     let landlock = match level {
         SandboxLevel::Full => noted(restrict_files(&files), &mut lacks),
-        // Landlock has no log mode: it refuses or is off.
+        // Landlock has no log mode: Landlock refuses accesses or is off.
         SandboxLevel::Log | SandboxLevel::Off => None,
     };
     let filters = match level {

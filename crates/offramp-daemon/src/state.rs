@@ -42,7 +42,7 @@ const NAMES: [&str; 2] = ["keys.0", "keys.1"];
 /// Name of the first file until it is complete.
 const UNFINISHED: &str = "keys.new";
 const FILE_MODE: u32 = 0o600;
-/// Permission bits of group and others, and their write bits.
+/// Permission bits of group and others, and the write bits of group and others.
 const OTHERS_MODE: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 /// From this generation on, both files contain a state, complete or partly written.
@@ -73,7 +73,7 @@ pub enum StateError {
 /// Opens the registry of keys, with the state before a crash if there is a state directory.
 ///
 /// # Errors
-/// Fails if the directory is unusable, or if another daemon uses it.
+/// Fails if the directory is unusable, or if another daemon uses the directory.
 pub fn open_keys(directory: Option<&Path>) -> Result<(Arc<KeyRegistry>, Keeper), StateError> {
     let keeper = Keeper::default();
     let Some(directory) = directory else { return Ok((Arc::default(), keeper)) };

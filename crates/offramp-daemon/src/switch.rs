@@ -100,7 +100,7 @@ impl RunningSwitch {
         Ok(())
     }
 
-    /// Places the switch's thread on a processor, by the configurations of its ports among `ports`.
+    /// Moves the switch's thread to the processor that the configurations of the switch's ports among `ports` select.
     pub fn place(&self, ports: &[PortConfig]) {
         let (cpu, polling) = placing(&self.name, ports);
         self.thread.worker.place(&cpu.unwrap_or_else(online), polling);

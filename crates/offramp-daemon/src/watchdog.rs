@@ -1,10 +1,10 @@
-//! The watchdog of the frame threads: it finds the port that causes a stall, interrupts the thread, and disconnects the
-//! guest.
+//! The watchdog of the frame threads: the watchdog finds the port that causes a stall, interrupts the thread, and
+//! disconnects the guest.
 //!
-//! One thread serves all guests of a switch, and a guest must not stall it for long. After one second, the watchdog
-//! reports the port and interrupts its thread. After another second, the watchdog disconnects the port's frontend.
-//! During a stall, a service manager with `WatchdogSec=` gets no heartbeat. If the stall does not end, the manager
-//! restarts the daemon.
+//! One thread serves all guests of a switch, and a guest must not stall the thread for long. After one second of a
+//! stall, the watchdog reports the port and interrupts the stalled thread. After another second, the watchdog
+//! disconnects the port's frontend. During a stall, a service manager with `WatchdogSec=` gets no heartbeat. If the
+//! stall does not end, the manager restarts the daemon.
 //!
 //! The watchdog also checks for faults of guests and for lost hosts, and logs the faults and the losses.
 
@@ -33,8 +33,8 @@ const LOOKS_PER_IDLE_GUEST: usize = 16;
 /// Maximum time between two checks, nanoseconds. A later check restarts the measurement: the machine was suspended, or
 /// too busy for the watchdog.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
-/// Maximum length of a thread's turn, excluding sleep, before the thread is reported and interrupted, and before the
-/// frontend of its port is disconnected, nanoseconds.
+/// Maximum length of a thread's turn, excluding sleep, before the watchdog reports and interrupts the thread, and
+/// before it disconnects the port's frontend, nanoseconds.
 const NAMED_NS: u64 = 1_000_000_000;
 const ENDED_NS: u64 = 2 * NAMED_NS;
 
@@ -150,7 +150,7 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
             reports.retain(|id, _| ids.contains(id));
         }
         let events = &daemon.threads().events;
-        // A thread detects changes of its ports only during a turn.
+        // A thread detects that its ports have changed only during a turn.
         let (mut is_well, mut changed) = (true, places.with_interface.clone());
         for pairs in &places.threads {
             let look = look(

@@ -1,11 +1,12 @@
 //! A small packet memory in the adapter.
 //!
-//! A card of the 1990s had 8 or 16 KiB for both directions. An arriving frame must fit next to the frames that the host
-//! has not yet read out; otherwise a frame is lost. [`PacketMemory`] puts such a memory between a wire and its reader.
-//! Frames enter the memory at the time of their arrival on the wire, and leave the memory when the reader takes them.
+//! A card of the 1990s had 8 or 16 KiB for both directions. An arriving frame must fit next to the frames not yet read
+//! out by the host; if there is too little room, a frame is lost. A [`PacketMemory`] is a memory of this kind between a
+//! wire and its reader. Frames enter the memory at the time of their arrival on the wire, and leave the memory when the
+//! reader takes them.
 //!
-//! Arrival time and departure time are times of the wire, not of the thread. A late thread can take each frame at the
-//! time when the frame was due, as [`Slow`](crate::fault::Slow) does. The thread then loses the same frames as a
+//! Arrival time and departure time are times of the wire, not of the thread. A late thread can take each frame with the
+//! time at which the frame was due, as [`Slow`](crate::fault::Slow) does. So a late thread loses the same frames as a
 //! punctual thread.
 //!
 //! A [`Memory`] implements only the rules for holding and losing frames, without the frames' bytes.

@@ -19,7 +19,7 @@ pub enum SaChange {
     Policy(Policy),
     /// Forgets the selectors of removed associations; the policy then decides on packets that match these selectors.
     ForgetRemoved,
-    /// Adds an association after the existing ones.
+    /// Adds an association after the existing associations.
     Add {
         /// The association's direction.
         direction: SaDirection,
@@ -284,8 +284,8 @@ impl Prepared<'_> {
         let mut current = lock(&ipsec.in_force);
         draft.retiring.iter().for_each(|(sa, grace_ns)| sa.retire(*grace_ns));
         draft.release();
-        // Inbound associations removed since the preparation stay removed, and packets that match their selectors still
-        // require protection.
+        // Inbound associations removed since the preparation stay removed, and packets that match the selectors of
+        // these associations still require protection.
         let is_gone = |sa: &Arc<Inbound>| {
             let is_in = |all: &InForce| all.inbound.iter().any(|other| Arc::ptr_eq(other, sa));
             is_in(before) && !is_in(&current)
@@ -314,7 +314,7 @@ fn find_inbound(in_force: &InForce, spi: u32) -> Option<usize> {
     in_force.inbound.iter().position(|sa| sa.spi() == spi)
 }
 
-/// The associations and policy after the changes, built without touching the current ones.
+/// The associations and policy after the changes, built without changing the current associations and policy.
 struct Draft {
     next: InForce,
     context: Context,

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// Time after which a keepalive is sent again if the wire had no room for it, nanoseconds. The time is short compared
-/// with keepalive intervals, and long compared with the time between frames.
+/// Time after which a keepalive is sent again if the wire had no room for the keepalive, nanoseconds. The time is short
+/// compared with keepalive intervals, and long compared with the time between frames.
 const RETRY_NS: u64 = 10_000_000;
 /// Maximum bytes copied from a sealed frame: Ethernet with tags, IP with options and UDP, and some IPv6 extension
 /// headers in transport mode. If the headers of a frame are longer, no keepalive is sent.

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 /// Maximum number of keys in the registry: the keys of a rekey of both directions per minute for three weeks. Above
-/// this number, the registry forgets the oldest key that no association has.
+/// this number, the registry forgets the oldest key that no association uses.
 pub const KEYS_MAX: usize = 65_536;
 /// Default number of sequence numbers reserved at a time: the packets of one second on a fast link, or 1/4096 of the
 /// 32-bit number space.
@@ -122,7 +122,8 @@ struct Key {
     number: Option<u64>,
     /// The key's number in the store; `None` if the store does not contain the key.
     written: Option<u64>,
-    /// Outbound associations that currently have the key, with the names of their ports; at most one in a counter mode.
+    /// Outbound associations that currently use the key, with the names of their ports; at most one association in a
+    /// counter mode.
     outbound: Vec<(Arc<Outbound>, Arc<str>)>,
     inbound: Vec<Arc<Inbound>>,
     /// The highest sequence number at the last check, and the number of consecutive checks at which the number was
@@ -191,7 +192,7 @@ impl KeyRegistry {
         let mut keys = lock(&self.keys);
         let key = keys.of(id);
         key.outbound.retain(|(user, _)| !Arc::ptr_eq(user, sa));
-        // If the association has sealed no packet and never will, the key can be used again.
+        // If the association has sealed no packet and will never seal a packet, another association may use the key.
         if is_replaced || !sa.shared.end_unused() {
             key.number = key.number.max(Some(sa.shared.close(NUMBERS_UNDER_WAY)));
         }
@@ -210,11 +211,11 @@ impl KeyRegistry {
 
     /// Reserves the next outbound sequence numbers, and stores the progress of inbound keys, as needed. Waits for the
     /// [`KeyStore`], so a thread on the frame path must not call this method. Returns `true` if packets arrive, or
-    /// arrived recently: the caller must then call again in about a tenth of a second. Otherwise the waker signals the
-    /// next call.
+    /// arrived recently: the caller must then call again in about a tenth of a second. If the method returns `false`,
+    /// the waker signals the next call.
     ///
     /// # Errors
-    /// Fails if the store fails. Associations continue up to their reserved numbers.
+    /// Fails if the store fails. Associations continue to seal up to their reserved sequence numbers.
     pub fn keep(&self) -> io::Result<bool> {
         self.write(Keys::next_marks)
     }
@@ -319,7 +320,7 @@ impl Keys {
 }
 
 impl Key {
-    /// Returns whether no association currently has the key.
+    /// Returns whether no association currently uses the key.
     fn is_free(&self) -> bool {
         self.outbound.is_empty() && self.inbound.is_empty()
     }
@@ -344,8 +345,8 @@ impl Key {
         let arrived = used.saturating_sub(self.looked);
         self.looked = used;
         self.idle = if arrived == 0 { self.idle.saturating_add(1) } else { 0 };
-        // The mark must cover the packets until the next check. Their number is assumed to be the number of packets
-        // since the last check.
+        // The mark must cover the packets that arrive until the next check. These packets are assumed to be as many as
+        // the packets since the last check.
         let is_enough = |written: &u64| *written >= used.saturating_add(arrived) && self.idle < IDLE_LOOKS;
         let lead = arrived.saturating_mul(LEAD).saturating_sub(LEAD_OFF);
         let wanted = || if self.idle < IDLE_LOOKS { used.saturating_add(lead).min(last) } else { used };

@@ -62,7 +62,8 @@ pub struct Policy {
     /// The entries in order; the first matching entry decides.
     pub entries: Vec<PolicyEntry>,
     /// `EtherTypes` that pass in addition to IP, in both directions; 0 stands for frames with a length field (IEEE
-    /// 802.3). With `None`, only ARP passes if packets without a match are discarded; otherwise every type passes.
+    /// 802.3). With `None`, only ARP passes if packets without a match are discarded, and every type passes if such
+    /// packets are bypassed.
     pub other: Option<Vec<u16>>,
     /// IKE after a non-ESP marker passes to the host (RFC 3948 2.2). If `false`, IKE is treated like any other
     /// unencrypted packet.

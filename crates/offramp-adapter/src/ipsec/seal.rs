@@ -13,8 +13,8 @@ use offramp_offload::segment::SegmentPolicy;
 use std::sync::Arc;
 
 /// Maximum number of sequence numbers granted to a queue pair at once, if other queue pairs seal with the same
-/// association. The maximum limits how far packets of different queue pairs are reordered; different delays of their
-/// wires add to the reordering.
+/// association. The maximum limits how far packets of different queue pairs are reordered; different delays of the
+/// queue pairs' wires add to the reordering.
 const SHARED_RUN_MAX: usize = 16;
 /// Minimum segment size requested by a host, bytes. Linux requests at least 48 (`TCP_MIN_MSS`). With one byte per
 /// segment, a super-frame would use up 65,535 sequence numbers.

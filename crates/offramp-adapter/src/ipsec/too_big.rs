@@ -1,5 +1,5 @@
-//! Answers to the host about packets that are too long after sealing, as a tunnel endpoint sends them (RFC 4301 8.2.1).
-//! An answer is ICMP "fragmentation needed" (RFC 1191 4) or `ICMPv6` "packet too big" (RFC 4443 3.2).
+//! Answers to the host about packets that are too long after sealing, as a tunnel endpoint sends such answers (RFC 4301
+//! 8.2.1). An answer is ICMP "fragmentation needed" (RFC 1191 4) or `ICMPv6` "packet too big" (RFC 4443 3.2).
 //!
 //! The source address of an answer is the packet's destination address, because the adapter has no address of its own.
 

@@ -75,12 +75,12 @@ pub enum Policy {
     /// Interrupts at the adaptive rates of Linux's e1000 driver.
     E1000(E1000Mode),
     /// Interrupts when the waiting times of the frames add up to the cost of an interrupt. The total cost is at most
-    /// twice that of the best schedule with full knowledge of the future (Dooly, Goldman and Scott, "On-line analysis
-    /// of the TCP acknowledgment delay problem", J. ACM 48(2), 2001).
+    /// twice the cost of the best schedule with full knowledge of the future. See Dooly, Goldman and Scott, "On-line
+    /// analysis of the TCP acknowledgment delay problem", J. ACM 48(2), 2001.
     Area(AreaConfig),
-    /// Interrupts as `Area` does. In addition, a frame interrupts at once if it follows an idle gap as long as the
-    /// interrupt cost. The total cost is at most three times that of the best schedule, plus the cost of one interrupt.
-    /// A lone request does not wait, unlike under a moderation tuned for throughput alone (M10).
+    /// Interrupts as `Area` does. In addition, a frame interrupts at once if the frame follows an idle gap as long as
+    /// the interrupt cost. The total cost is at most three times the cost of the best schedule, plus the cost of one
+    /// interrupt. A lone request does not wait, unlike under a moderation tuned for throughput alone (M10).
     QuietOrArea(AreaConfig),
 }
 

@@ -72,7 +72,7 @@ pub(super) struct CostFactor {
     factor: u64,
     /// Number of interrupts until the next attempt to wait.
     until_attempt: u32,
-    /// Number of interrupts from the next failed attempt to wait until the attempt after it.
+    /// Number of interrupts from the next failed attempt to wait until the attempt after the failed attempt.
     patience: u32,
     /// Number of further waits in vain that do not lower the factor.
     excuses: u32,
@@ -113,8 +113,8 @@ impl CostFactor {
         !is_usual && self.learn(&interrupt, end())
     }
 
-    /// Updates the factor in the cases in which it may change. These cases are rare, so the function is not inlined
-    /// into [`CostFactor::fired`].
+    /// Updates the factor in the cases in which the factor may change. These cases are rare, so the function is not
+    /// inlined into [`CostFactor::fired`].
     #[inline(never)]
     fn learn(&mut self, interrupt: &Interrupt, (end, cost_ns): (End, u64)) -> bool {
         let before = self.factor;

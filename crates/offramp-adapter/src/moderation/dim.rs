@@ -1,9 +1,9 @@
 //! Linux's dynamic interrupt moderation (DIM): a hill climb over five profiles.
 //!
 //! After 64 interrupts, the rates of bytes, frames and interrupts are compared with the previous rates. If the rates
-//! improve, the next profile in the same direction is tried; otherwise the direction reverses. The climb parks on a
-//! top, at an edge, or when the maximum number of steps is reached. The rules and figures are from Linux
-//! `lib/dim/net_dim.c`, `lib/dim/dim.c` and `include/linux/dim.h`.
+//! improve, the climb tries the next profile in the same direction; if the rates do not improve, the direction
+//! reverses. The climb parks on a top, at an edge, or when the maximum number of steps is reached. The rules and
+//! figures are from Linux `lib/dim/net_dim.c`, `lib/dim/dim.c` and `include/linux/dim.h`.
 //!
 //! A profile sets the maximum wait of the first frame and the maximum number of waiting frames. Linux's `virtio_net`
 //! driver sets the same two values in its device.
@@ -203,7 +203,7 @@ impl Dim {
             self.tuning = tuning;
             (self.steps_right, self.steps_left) = (0, 0);
         }
-        // A tired climb keeps its steps, which are counted down while it rests.
+        // The number of steps of a tired climb is not reset, because the steps are counted down while the climb rests.
         if self.tuning == Tuning::OnTop {
             self.steps = 0;
         }

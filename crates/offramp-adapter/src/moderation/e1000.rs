@@ -62,7 +62,8 @@ pub enum E1000Mode {
     Simplified,
 }
 
-/// The load class of a queue after its last interrupt, named by the required latency, with its interrupts per second.
+/// The load class of a queue after the queue's last interrupt. A class is named by the required latency, and its value
+/// is the number of interrupts per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Class {

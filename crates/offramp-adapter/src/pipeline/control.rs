@@ -23,7 +23,7 @@ pub struct PreparedIpsec<'a> {
 }
 
 impl PreparedIpsec<'_> {
-    /// Makes the changes; they take effect from the port's next batch on.
+    /// Makes the changes, which take effect from the port's next batch on.
     pub fn make(self) {
         self.prepared.make();
         self.control.wake();
@@ -110,7 +110,7 @@ impl PortControl {
         self.wake();
     }
 
-    /// Returns the security associations and their policy.
+    /// Returns the port's security associations and IPsec policy.
     pub fn ipsec(&self) -> &Ipsec {
         &self.ipsec
     }
@@ -142,7 +142,7 @@ impl PortControl {
     /// port.
     ///
     /// # Errors
-    /// Returns the index in `changes` of the first failing change, and the reason. No change is made then.
+    /// Returns the index in `changes` of the first failing change, and the reason. After an error, no change is made.
     pub fn change_ipsec(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
         self.prepare_ipsec(changes)?.make();
         Ok(())

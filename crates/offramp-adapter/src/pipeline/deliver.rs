@@ -40,10 +40,10 @@ pub(crate) struct Deliver {
     hold_ns: u64,
     /// At least one frame was handed over since the last flush.
     pub(crate) is_unflushed: bool,
-    /// The host accepted a frame since its last interrupt.
+    /// The host accepted at least one frame since the host's last interrupt.
     has_taken: bool,
-    /// Delivery interrupts the host. If `false`, interrupts are separate from delivery and are counted when they are
-    /// sent.
+    /// Delivery interrupts the host. If `false`, interrupts are separate from delivery and each interrupt is counted
+    /// when it is sent.
     pub(crate) interrupts_by_handing_over: bool,
 }
 
@@ -181,8 +181,8 @@ impl Deliver {
         }
     }
 
-    /// Delivers one frame sent by another host. Returns `false` if the budget ended within a segmentation. Then
-    /// `segments` holds the remaining segments, and the caller must deliver the same frame again.
+    /// Delivers one frame sent by another host. Returns `false` if the budget ended within a segmentation: `segments`
+    /// holds the remaining segments, and the caller must deliver the same frame again.
     pub(crate) fn push(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,

@@ -2,8 +2,8 @@
 //! for a TAP. A frame also waits for the host's receive limit.
 //!
 //! On a cable, frames wait on the wire. A switch has no wire, so frames wait in a queue, in the form in which their
-//! senders lent them. One decision releases all waiting frames, and their delivery takes as many batches as needed.
-//! Frames that arrive after the decision wait for the next decision.
+//! senders lent them. One decision releases all waiting frames. The delivery of the released frames takes as many
+//! batches as needed. Frames that arrive after the decision wait for the next decision.
 
 use crate::moderation::{ModerationConfig, Moderator};
 use crate::port::{Arrival, WirePort};
@@ -11,8 +11,8 @@ use crate::stats::Direction;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use std::collections::VecDeque;
 
-/// Maximum number of queued frames and super-frames, and maximum number of their bytes: the capacity of a cable without
-/// delay. At either maximum, queued frames are handed over under any policy, within the receive limit.
+/// Maximum number of queued frames and super-frames, and maximum number of bytes in the queue: the capacity of a cable
+/// without delay. At either maximum, queued frames are handed over under any policy, within the receive limit.
 const FRAMES_MAX: usize = 512;
 const BYTES_MAX: usize = 1024 * 1024;
 
@@ -23,7 +23,7 @@ pub(crate) struct Hold {
     /// Number of waiting frames that the moderator has recorded and not yet released. These frames follow the released
     /// frames.
     noted: usize,
-    /// Number of released frames. They are the oldest waiting frames, and wait only for the receive limit.
+    /// Number of released frames. Released frames are the oldest waiting frames, and wait only for the receive limit.
     released: usize,
     /// The moderator has read the wire's room, which it needs to compute the time of the first wake-up.
     knows_room: bool,
@@ -71,7 +71,8 @@ impl Hold {
         self.moderator.show(stats);
     }
 
-    /// Records that the oldest `frames` frames no longer wait: they were handed over, or lost on the wire.
+    /// Records that the oldest `frames` frames no longer wait, because the frames were handed over or were lost on the
+    /// wire.
     #[inline]
     pub(crate) fn left(&mut self, frames: usize) {
         if frames > 0 {
@@ -124,7 +125,7 @@ impl Hold {
         wire.arrivals(self.noted, u64::MAX, |Arrival { at_ns, len }| {
             if due_ns.is_none_or(|due_ns| at_ns < due_ns) {
                 ahead.arrived(at_ns, len as u64);
-                // A frame is not released before its arrival, even if it fills the limit on waiting frames.
+                // A frame is not released before its arrival, even if the frame is the last frame allowed to wait.
                 due_ns = ahead.next_due_ns().map(|due_ns| due_ns.max(at_ns));
             }
         });

@@ -78,8 +78,8 @@ impl Lent<'_> {
         })
     }
 
-    /// Returns the bytes of all headers of a super-frame. Returns 0 for a datagram to be fragmented: only its first
-    /// fragment has a UDP header.
+    /// Returns the bytes of all headers of a super-frame. Returns 0 for a datagram to be fragmented, because only the
+    /// first fragment of a datagram has a UDP header.
     pub(super) fn header_len(&self, segmentation: Segmentation) -> u16 {
         match segmentation.kind {
             SegmentationKind::UdpFragments => 0,

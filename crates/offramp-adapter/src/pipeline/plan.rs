@@ -150,7 +150,7 @@ impl Plan {
         Ok(planned)
     }
 
-    /// Plans a frame that was admitted before it was queued.
+    /// Plans a queued frame that was admitted before queueing.
     ///
     /// # Errors
     /// Returns the reason for refusing the frame.

@@ -37,7 +37,7 @@ impl HostSink {
         }
     }
 
-    /// Applies changed moderation, limit and associations, and advances their time to `now_ns`.
+    /// Applies changed moderation, limit and associations, and advances the time of all three to `now_ns`.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, stats: &Direction, now_ns: u64) {
         if self.deliver.interrupts_by_handing_over
@@ -91,7 +91,7 @@ fn send_interrupts(
         stats.receive.show_moderation(interrupts.cost_ns(), interrupts.wait_max_ns());
     }
     let counts = interrupts.send_due(now_ns);
-    // Counters without a change stay unwritten: another worker may own their cache line.
+    // Counters without a change are not written, because another worker may own the cache line of the counters.
     if counts.transmit > 0 {
         stats.transmit.interrupts.add(counts.transmit);
     }

@@ -19,7 +19,8 @@ pub(crate) trait Route<H: HostPort> {
     /// Returns the number of frames that can be sent now. 0 ends the turn.
     fn room(&mut self, budget: &mut Budget, now_ns: u64) -> usize;
 
-    /// Sends a frame without offload requests, unplanned. Returns its length; `None` if the frame needs planning.
+    /// Sends a frame without offload requests, unplanned. Returns the length of the sent frame; `None` if the frame
+    /// needs planning.
     #[inline]
     fn put_whole(&mut self, frame: &[u8], source: (&Plan, &PortVlans), now_ns: u64) -> Option<usize> {
         let _ = (frame, source, now_ns);
@@ -100,7 +101,7 @@ struct Batch {
     /// Number of frames and super-frames fetched from the host, and the bytes of the frames that were sent.
     host_frames: usize,
     host_bytes: usize,
-    /// Number of frames sent unchanged, and their bytes; counted once per batch.
+    /// Number of frames sent unchanged, and total bytes of these frames; both are added to the counters once per batch.
     whole_frames: usize,
     whole_bytes: usize,
 }
@@ -108,7 +109,8 @@ struct Batch {
 impl Batch {
     fn count(&self, is_interrupt: bool, queues: &[QueueStats]) {
         let stats = &queues[0].transmit;
-        // Without sent frames, the counters must not be written: another worker may own their cache line.
+        // Without sent frames, the counters must not be written, because another worker may own the cache line of the
+        // counters.
         if self.whole_frames > 0 {
             for counter in [&stats.host_frames, &stats.frames_in, &stats.frames_out] {
                 counter.add(self.whole_frames as u64);
@@ -166,7 +168,8 @@ impl Source {
         self.plan.take_over(control, pending, mtu, is_shared, now_ns);
     }
 
-    /// Moves frames until the host has none or is at its limit, the route has no room, or the budget is spent.
+    /// Moves frames until the host has no frame or is at its transmit limit, the route has no room, or the budget is
+    /// spent.
     ///
     /// # Errors
     /// Returns [`PortError::Closed`] if the host is gone.
@@ -226,7 +229,7 @@ impl Source {
     }
 
     /// Fetches the next frame, and sends it at once if it needs no change. Returns `true` if a frame is pending, was
-    /// sent, or was lost and counted. Returns `false` if the host has no frame, or is at its limit.
+    /// sent, or was lost and counted. Returns `false` if the host has no frame, or is at its transmit limit.
     #[inline]
     fn fetch<H: HostPort>(
         &mut self,
@@ -392,8 +395,8 @@ pub(crate) fn lent(host: &mut impl HostPort, change: TagChange) -> Option<Frame<
     }
 }
 
-/// Sends the next frames of one length, up to `room`. Returns their length, their number, and the number that reached a
-/// destination.
+/// Sends the next frames of one length, up to `room`. Returns the length of the frames, the number of sent frames, and
+/// the number of frames that reached a destination.
 #[inline]
 fn send_run<H: HostPort>(
     plan: &mut Plan,

@@ -23,7 +23,7 @@ pub enum UnknownUnicast {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
     /// Enables learning of each station's port. If `false`, the switch is a link of two ports. A link passes every
-    /// frame, including those for reserved addresses, without a flood limit.
+    /// frame, including frames for reserved addresses, without a flood limit.
     pub learning: bool,
     /// Maximum number of ports.
     pub ports_max: usize,
@@ -39,8 +39,8 @@ pub struct SwitchConfig {
     pub forward_reserved: u16,
     /// Maximum frames sent by a port, or segmented for it, in one turn.
     pub turn_frames: usize,
-    /// Maximum bytes sent by a port in one turn. A frame may exceed the maximum; the port's next turns are then shorter
-    /// by the excess. Descriptors of a frame, refused frames, and fetches without a frame also count
+    /// Maximum bytes sent by a port in one turn. A frame may exceed the maximum; the excess shortens the port's next
+    /// turns. Descriptors of a frame, refused frames, and fetches without a frame also count
     /// ([`HostPort::tx_cost_bytes`](crate::port::HostPort::tx_cost_bytes)).
     pub turn_bytes: usize,
     /// Maximum time of a turn, nanoseconds. The limit ends turns with frames that cost more than their bytes.
@@ -65,7 +65,7 @@ impl Default for SwitchConfig {
 }
 
 impl SwitchConfig {
-    /// Returns the settings of a link: two ports, each frame is sent to the other port.
+    /// Returns the settings of a link: two ports, and each frame is sent to the other port.
     pub fn link() -> Self {
         Self { learning: false, ports_max: LINK_PORTS_MAX, stations_max: 0, ..Self::default() }
     }

@@ -49,8 +49,8 @@ fn written(mac: [u8; 6]) -> String {
 ///
 /// `stats.transmit` counts the frames that the port sent into the switch: `frames_in` = `frames_out` (handed to at
 /// least one port) + lost frames. `stats.receive` counts the frames for the port, one per copy: `frames_in` =
-/// `frames_out` + lost frames + frames waiting to be coalesced. A port with several queues counts each frame at its
-/// queue. Frames lost before the host chose a queue are counted at the first queue.
+/// `frames_out` + lost frames + frames waiting to be coalesced. A port with several queues counts each frame at the
+/// frame's queue. Frames lost before the host chose a queue are counted at the first queue.
 #[derive(Debug)]
 pub struct SwitchPort {
     pub(super) index: usize,
@@ -86,7 +86,7 @@ impl SwitchPort {
     /// Changes the MTU.
     ///
     /// # Errors
-    /// Returns [`SwitchError::Mtu`] outside [`MTU_MIN`]…[`MTU_MAX`]. The MTU then stays unchanged.
+    /// Returns [`SwitchError::Mtu`] outside [`MTU_MIN`]…[`MTU_MAX`]. After an error, the MTU is unchanged.
     pub fn set_mtu(&self, mtu: usize) -> Result<(), SwitchError> {
         check_mtu(mtu)?;
         self.mtu.store(mtu, Relaxed);
@@ -114,12 +114,12 @@ impl SwitchPort {
         self.closed.store(if errno == 0 { i32::MAX } else { errno }, Relaxed);
     }
 
-    /// Returns the number of known stations on this port, including idle ones.
+    /// Returns the number of known stations on this port, including idle stations.
     pub fn stations(&self) -> usize {
         self.stations.load(Relaxed)
     }
 
-    /// Returns the port's counters; with several queues, those of the first queue.
+    /// Returns the port's counters; with several queues, returns the counters of the first queue.
     pub fn stats(&self) -> &QueueStats {
         &self.control.queues()[0]
     }
@@ -195,7 +195,7 @@ impl<P> SwitchControl<P> {
     /// Adds a port, which carries frames from the switch's next batch on.
     ///
     /// # Errors
-    /// Fails if a setting is out of range or a limit is reached; `port` is dropped then.
+    /// Fails if a setting is out of range or a limit is reached; after a failure, `port` is dropped.
     pub fn add(&self, port: P, config: &PortConfig) -> Result<Arc<SwitchPort>, SwitchError> {
         let PortConfig { offloads, moderation, .. } = *config;
         let control = PortControl::new(&AdapterConfig { offloads, moderation, queues: 1, ..AdapterConfig::default() });

@@ -84,8 +84,8 @@ impl Stations {
         }
     }
 
-    /// Sets a port's quota, and forgets the longest idle stations that exceed it. The sum of all quotas must not exceed
-    /// `stations_max`.
+    /// Sets a port's quota, and forgets the longest idle stations that exceed the quota. The sum of all quotas must not
+    /// exceed `stations_max`.
     pub(super) fn set_quota(&mut self, port: usize, stations_max: usize) {
         if self.quotas.len() <= port {
             self.quotas.resize(port + 1, NO_QUOTA);
@@ -98,9 +98,9 @@ impl Stations {
         }
     }
 
-    /// Binds exactly these addresses to a port. A bound address is found at its port, and other ports do not learn it.
-    /// An address bound to several ports is found at the port of its last frame. Stations already learned with one of
-    /// these addresses are forgotten.
+    /// Binds exactly these addresses to a port. A bound address is found at the port to which it is bound, and other
+    /// ports do not learn the address. An address bound to several ports is found at the port of its last frame.
+    /// Stations already learned with one of these addresses are forgotten.
     pub(super) fn bind(&mut self, port: usize, addresses: &[[u8; MAC_LEN]]) {
         self.bound.retain(|&(_, owner)| owner != port);
         self.bound.extend(addresses.iter().map(|mac| (number(*mac), port)));
@@ -133,7 +133,7 @@ impl Stations {
         if let [(_, only)] = self.owners(station) { Some(*only) } else { None }
     }
 
-    /// Returns the number of known stations on a port, including idle ones.
+    /// Returns the number of known stations on a port, including idle stations.
     pub(super) fn len(&self, port: usize) -> usize {
         self.quotas[port].len
     }
@@ -168,7 +168,8 @@ impl Stations {
         true
     }
 
-    /// Returns the port from which the station sent a frame within the ageing time, or the port to which it is bound.
+    /// Returns the port from which the station sent a frame within the ageing time, or the port to which the station's
+    /// address is bound.
     pub(super) fn find(&mut self, station: Station, now_s: u64) -> Option<usize> {
         let Some(slot) = self.slot_of(station) else { return self.owner(station) };
         let entry = *self.entries.entry(slot);
@@ -190,7 +191,7 @@ impl Stations {
         self.entries.find(self.hash(station), |entry| entry.station == station)
     }
 
-    /// Inserts an unknown station as the most recent one of its port.
+    /// Inserts an unknown station as the most recent station of its port.
     fn insert(&mut self, station: Station, port: usize, now_s: u64) {
         let hash = self.hash(station);
         let quota = &mut self.quotas[port];

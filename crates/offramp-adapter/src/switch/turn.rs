@@ -1,4 +1,4 @@
-//! One turn of a port: its frames are sent to the other ports.
+//! One turn of a port: the switch sends the port's frames to the other ports.
 
 use super::control::SwitchPort;
 use super::route::FrameStations;
@@ -20,8 +20,8 @@ use std::ops::Range;
 const TIMED_BYTES: usize = 16 * 1024;
 
 impl<P: HostPort> Switch<P> {
-    /// Moves frames of one port until the port has no more, or its budget is spent. During the turn, the port is taken
-    /// out of the list of ports.
+    /// Moves frames of one port until the port has no further frame, or the budget of its turn is spent. During the
+    /// turn, the port is taken out of the list of ports.
     pub(super) fn turn(&mut self, from: usize, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
         let Some(mut port) = self.ports[from].take() else { return Progress::default() };
         let bytes = self.config.turn_bytes.max(1);

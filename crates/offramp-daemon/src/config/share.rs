@@ -75,7 +75,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Refuses a switch whose table has no room for one address per port. Such a switch would learn no address on any
+    /// Refuses a switch whose table has no room for one address per port. This switch would learn no address on any
     /// port, and flood every frame.
     pub(super) fn switches_have_room(
         &self,

@@ -223,7 +223,7 @@ fn both_ends_of_a_cable_have_one_rate() {
         format!("{PEER}{b}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire = {{ cable = \"b\"{a} }}\n")
     };
     let rated = file("wire.bits_per_second = 10000000\n", ", bits_per_second = 10000000");
-    // The peer's inline table is closed, so its rate must be written inside.
+    // The inline table of port "b" is closed, so the rate of its wire must be written inside the table.
     let rated = rated.replace("wire = { cable = \"a\" }\nwire.bits", "wire.cable = \"a\"\nwire.bits");
     let rates: Vec<_> = parse(&rated).unwrap().ports.iter().map(|port| port.bits_per_second).collect();
     assert_eq!(rates, [Some(10_000_000); 2]);
@@ -373,7 +373,7 @@ fn a_value_out_of_range_is_refused_with_its_range() {
 #[test]
 fn a_wire_that_leads_nowhere_is_refused() {
     let file = |a: &str| format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\n{a}");
-    // The peer is first in the file, so its cable is checked first.
+    // Port "b" is first in the file, so its cable is checked first.
     refused(
         &file("wire.cable = \"c\"\n"),
         4,

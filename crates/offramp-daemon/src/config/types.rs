@@ -106,7 +106,7 @@ impl DaemonConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
     Tcp(SocketAddr),
-    /// A socket open to every user: it only shows counters.
+    /// A socket open to every user: the socket only shows counters.
     Unix(PathBuf),
 }
 
@@ -124,7 +124,7 @@ pub struct PortConfig {
     pub moderation: ModerationConfig,
     /// Rate limits of the host, for sending and receiving.
     pub limits: PortLimits,
-    /// Polling time of the port's threads before they sleep, microseconds; `None` for the host's default.
+    /// Time for which the port's threads poll before they sleep, microseconds; `None` for the host's default.
     pub poll_usecs: Option<u32>,
     /// Rate of the cable in bits per second, the same in both directions; `None` if unlimited.
     pub bits_per_second: Option<u64>,

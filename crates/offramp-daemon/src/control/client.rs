@@ -100,7 +100,7 @@ impl Subscription {
         Ok(Some(serde_json::from_slice::<Answer>(&line)?.outcome))
     }
 
-    /// Returns all data after the first answer, as they arrive.
+    /// Returns a reader of all data after the first answer.
     ///
     /// # Errors
     /// Fails if the system refuses to remove the time limits.

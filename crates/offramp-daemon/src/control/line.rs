@@ -1,4 +1,4 @@
-//! Lines over a socket, with limits on their length and their time.
+//! Lines over a socket, with limits on the length of a line and on the time to send or receive a line.
 
 use super::LINE_TIME_MAX;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt::PeerCredentials};
@@ -14,7 +14,7 @@ const READ_LEN: usize = 4096;
 /// Initial capacity for received bytes: the maximum length of a request.
 const REST_LEN: usize = super::REQUEST_LEN_MAX;
 
-/// One end of a connection. Buffers are wiped, because they may contain keys.
+/// One end of a connection. The buffers of the connection are wiped, because lines may contain keys.
 #[derive(Debug)]
 pub struct Lines {
     stream: UnixStream,

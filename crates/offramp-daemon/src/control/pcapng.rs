@@ -1,4 +1,4 @@
-//! The packets of a capture in the pcapng format, one block per packet as they arrive.
+//! The packets of a capture in the pcapng format, one block per packet, written when the packet arrives.
 
 use offramp_offload::meta::{Cwr, SegmentationKind};
 use offramp_ports::capture::{Capture, Packet, Way};

@@ -75,7 +75,7 @@ pub trait Listener: Send + 'static {
     /// Fails if the process has no free descriptor, or if the client has disconnected.
     fn next(&self) -> io::Result<Self::Stream>;
 
-    /// Returns the user number of a client; `None` if the kernel does not provide it.
+    /// Returns the user number of a client; `None` if the kernel does not provide the number.
     fn user(stream: &Self::Stream) -> Option<u32>;
 }
 
@@ -282,7 +282,7 @@ fn log(client: &str, change: &str, is_done: bool) {
 }
 
 /// Describes a request's changes of ports, switches and security associations for the log, so that an operator can
-/// later find their author.
+/// later find the author of a change.
 fn logged(request: &Request) -> Option<String> {
     match request {
         Request::Show { .. } | Request::Monitor { .. } | Request::Capture { .. } | Request::Set { .. } => None,
@@ -424,7 +424,7 @@ mod tests {
         assert!(say_and_hear(&last, SHOW).contains("\"status\""));
         assert!(hear(&connect()).contains("\"busy\""));
         drop(silent);
-        // The client threads end one by one.
+        // The threads of the clients end one after the other.
         while !say_and_hear_or_end(&connect()) {
             thread::yield_now();
         }

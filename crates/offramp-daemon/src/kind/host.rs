@@ -161,7 +161,7 @@ pub trait Host: Debug + Send + Sync {
     /// Returns the task of one queue pair with a cable as its wire; `None` if there is no such queue.
     fn cable_task(&self, parts: TaskParts<'_>) -> Option<Box<dyn Task>>;
 
-    /// Returns all queue pairs of the host as one port of a switch; `None` if they are in use.
+    /// Returns all queue pairs of the host as one port of a switch; `None` if the queue pairs are in use.
     fn switch_port(&self, watch: Watch<'_>) -> Option<AnyHost>;
 }
 

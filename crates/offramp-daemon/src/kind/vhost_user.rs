@@ -171,7 +171,7 @@ impl Config {
             mac: *mac,
             steers: !port.is_on_cable,
             mac_addresses: port.mac_addresses.to_owned(),
-            // The guest reads the speed in Mbit/s, so below 1 Mbit/s it gets none.
+            // The guest reads the speed in Mbit/s, so a guest gets no speed below 1 Mbit/s.
             speed_mbps: port
                 .bits_per_second
                 .and_then(|rate| u32::try_from(rate / 1_000_000).ok())
@@ -209,7 +209,7 @@ fn feature_names(features: u64) -> Vec<String> {
     named.map(str::to_owned).collect()
 }
 
-/// The port is locked while its status is read. Unused queues belong to one thread at a time.
+/// The port is locked while the daemon reads its status. Unused queues belong to one thread at a time.
 impl Host for Mutex<VhostUser> {
     fn supported(&self) -> Offloads {
         Offloads::all()
@@ -265,7 +265,7 @@ pub struct Status {
     pub ring_entries: Vec<u16>,
     /// Guest memory mapped by the daemon, bytes.
     pub memory_bytes: u64,
-    /// Mapped guest memory in the daemon's page tables, bytes; `None` if the kernel does not report it.
+    /// Mapped guest memory in the daemon's page tables, bytes; `None` if the kernel does not report this number.
     #[serde(default)]
     pub memory_touched_bytes: Option<u64>,
     /// The guest's settings from its control queue; `None` if the port has no control queue.
@@ -273,7 +273,7 @@ pub struct Status {
     pub control_queue: Option<Box<ControlQueueStatus>>,
     /// The reason why the daemon last disconnected the frontend.
     pub last_refusal: Option<String>,
-    /// Counters other than those of frames.
+    /// Counters of the guest's port, except the counters of frames.
     pub counters: Counts,
 }
 

@@ -10,7 +10,8 @@ pub trait Interface: Debug + Send + Sync {
     /// Returns the interface's port for a switch; `None` if the port is in use.
     fn switch_port(&self) -> Option<AnyHost>;
 
-    /// Returns the number of frames lost because they were not read in time, if the kernel counts them.
+    /// Returns the number of frames lost because the port did not read the frames in time, if the kernel counts these
+    /// frames.
     fn unread(&self) -> u64 {
         0
     }

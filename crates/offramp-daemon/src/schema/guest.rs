@@ -29,7 +29,7 @@ pub struct HashStatus {
     pub types: Vec<String>,
     /// The Toeplitz key, in hexadecimal digits. A shorter key is padded with zeros.
     pub key: String,
-    /// The header of each received frame contains its hash.
+    /// The virtio header of each received frame contains the frame's hash.
     pub reported: bool,
     /// The queue pair for each value of the hash's low bits (RSS). If the table is empty, the port spreads the flows.
     pub table: Vec<u16>,

@@ -1,5 +1,5 @@
 //! Security associations and policies as written by a user: in the daemon's file, on the command line, and over the
-//! control socket. `docs/ipsec.md` describes them.
+//! control socket. `docs/ipsec.md` describes the associations and policies.
 
 use super::key::KeyText;
 use super::word::unknown;
@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Replay window of an inbound association shared by several queue pairs, packets. Their wires and threads reorder more
-/// packets than the default for one wire allows.
+/// Replay window of an inbound association shared by several queue pairs, packets. The wires and threads of several
+/// queue pairs reorder more packets than the default window for one wire allows.
 const REPLAY_WINDOW_SHARED: u32 = REPLAY_WINDOW_MAX;
 
 /// `EtherTypes` with a name (numbers of IANA and IEEE); 0 stands for a frame with a length field.
@@ -123,7 +123,7 @@ pub struct PolicyKeys {
     pub selector: Option<SelectorKeys>,
 }
 
-/// A name, or a number in its place.
+/// A name, or a number that stands for the name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Word {

@@ -230,8 +230,8 @@ fn check_number(key: &str, value: &Value, range: &RangeInclusive<i64>) -> Result
     Err(format!("moderation.{key} {number} is out of range; use {} to {}", range.start(), range.end()))
 }
 
-/// Returns a moderation with a minimum time between two interrupts, microseconds; 0 for none. The gap is rounded up, so
-/// that its rate is a whole number of interrupts per second.
+/// Returns a moderation with a minimum time between two interrupts, microseconds; 0 for none. The time is rounded up,
+/// so that the interrupt rate is a whole number of interrupts per second.
 pub fn fixed_gap(usecs: u32) -> ModerationConfig {
     let policy = match MICROSECONDS_PER_SECOND.checked_div(usecs) {
         None => Policy::Off,

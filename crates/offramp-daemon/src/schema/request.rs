@@ -40,7 +40,7 @@ pub enum Request {
         #[serde(default = "snaplen_max")]
         snaplen: u32,
     },
-    /// Changes features, moderation, limits or the link of a port; at least one of them must be given.
+    /// Changes features, moderation, limits or the link of a port; at least one of the four must be given.
     Set {
         /// Version of the client's protocol.
         version: u32,

@@ -35,8 +35,8 @@ pub struct PortStatus {
     pub host: HostStatus,
     /// The status of the wire.
     pub wire: WireStatus,
-    /// The interface on the wire is present; `false` if it is gone for good. For any other wire, the value is always
-    /// `true`.
+    /// The interface on the wire is present; `false` if the interface is gone for good. For any other wire, the value
+    /// is always `true`.
     #[serde(default = "is_there")]
     pub wire_running: bool,
     /// Frames lost at the interface on the wire; `null` for any other wire.
@@ -46,7 +46,7 @@ pub struct PortStatus {
     /// The smallest MTU on the wire: the MTU of the interface, or the smallest MTU of a port on the switch. Longer
     /// frames are lost on the wire. `null` on a cable, and if the MTU is unknown.
     pub wire_mtu: Option<usize>,
-    /// The VLAN of untagged frames; `null` if they have no VLAN.
+    /// The VLAN of untagged frames; `null` if untagged frames have no VLAN.
     pub vlan: Option<u16>,
     /// VLANs of permitted tags, as numbers and ranges. If the list is empty and `vlan` is `null`, every tag is
     /// permitted.
@@ -89,7 +89,7 @@ pub struct WireLost {
 pub struct QueueStatus {
     /// The index, from 0.
     pub index: usize,
-    /// The host is present; `false` if it is gone for good.
+    /// The host is present; `false` if the host is gone for good.
     pub running: bool,
     /// The location of the thread's stall: the name of the port with the stalled host, or empty outside of all hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,11 +110,11 @@ pub struct DirectionStatus {
     pub counts: Counts,
     /// Lost frames, by reason.
     pub lost: BTreeMap<String, u64>,
-    /// Number of the host's frames per batch; empty if an older daemon does not send it.
+    /// Number of the host's frames per batch; empty if an older daemon does not send this histogram.
     #[serde(default)]
     pub batch_frames: HistogramStatus,
     /// Receive: wait of the oldest frame before a deferred interrupt, nanoseconds; empty if an older daemon does not
-    /// send it.
+    /// send this histogram.
     #[serde(default)]
     pub interrupt_wait_ns: HistogramStatus,
     /// Rates over an interval, computed by the command `show`; the daemon sends `null`.

@@ -1,4 +1,4 @@
-//! Tests of a process that ends at any point, and of its successor with the state on the disk.
+//! Tests of a process that ends at any point, and of the next process, which starts with the state on the disk.
 
 use super::*;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -31,8 +31,8 @@ impl Directory {
         Self(path)
     }
 
-    /// Opens the directory as soon as no other process uses it, or returns the error. A process started by a parallel
-    /// test holds this process's open files until it executes its program.
+    /// Opens the directory as soon as no other process uses the directory, or returns the error. A process started by a
+    /// parallel test inherits the open files of this process, and closes them when it executes its program.
     fn open(&self) -> Result<(KeyFile, Vec<KeyMark>), String> {
         let until = Instant::now() + Duration::from_secs(2);
         loop {
@@ -138,7 +138,7 @@ fn a_directory_whose_making_was_interrupted_is_made_again() {
     drop(directory.open().unwrap());
     let texts = NAMES.map(|name| directory.text(name));
     assert!(texts.iter().all(|text| decode(text).is_some()));
-    // The daemon was interrupted before it created the second file, and then while it wrote the first two states.
+    // The daemon was interrupted before it created the second file, and later while it wrote the first two states.
     fs::remove_file(directory.0.join(NAMES[1])).unwrap();
     fs::write(directory.0.join(NAMES[0]), encode(0, &[])).unwrap();
     drop(directory.open().unwrap());

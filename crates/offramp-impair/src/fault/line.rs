@@ -77,7 +77,8 @@ impl<W: Line> WirePort for Loss<W> {
         Some(frame)
     }
 
-    /// Includes frames chosen for loss, because they must be dropped at their arrival to make room for the next frame.
+    /// Includes frames chosen for loss, because the wire must drop these frames at their arrival to make room for the
+    /// next frame.
     fn next_arrival_ns(&self) -> Option<u64> {
         self.line.next_arrival_ns()
     }
@@ -122,7 +123,7 @@ pub struct Duplicate<W> {
     /// Number of frames received from the wire.
     index: u64,
     copy: Vec<u8>,
-    /// The duplicate, until it is taken.
+    /// The duplicate of the last taken frame, until the duplicate is taken.
     second: Option<Arrival>,
 }
 

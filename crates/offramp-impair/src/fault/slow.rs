@@ -9,15 +9,16 @@ use offramp_adapter::stats::Direction;
 use std::collections::VecDeque;
 
 /// Maximum number of copied frames not yet taken by the host: a full receive batch. At this maximum, the host's thread
-/// is the bottleneck, and the bus waits for it.
+/// is the bottleneck, and the bus waits for the host's thread.
 const READY_FRAMES_MAX: usize = 256;
 
 /// A wire behind a slow bus, in both directions.
 ///
-/// A received frame stays in the adapter's memory or on the wire until its copy is finished, and only then arrives at
-/// the host. The bus executes the copies one after another, ordered by their earliest start. The start and end of each
-/// copy depend only on the time of the wire, not on the times of polls. A transmitted frame is copied when the bus is
-/// free, and is then put on the wire. Until then, the host cannot send another frame.
+/// A received frame stays in the adapter's memory or on the wire until its copy is finished. The frame arrives at the
+/// host at the end of the copy. The bus executes the copies one after another, ordered by their earliest start. The
+/// start and end of each copy depend only on the time of the wire, not on the times of polls. A transmitted frame is
+/// copied when the bus is free, and is put on the wire at the end of the copy. Until the end of the copy, the host
+/// cannot send another frame.
 #[derive(Debug)]
 pub struct Slow<W> {
     /// The wrapped wire.
@@ -27,7 +28,7 @@ pub struct Slow<W> {
     receive_first: bool,
     /// Time at which the last copy begun so far ends, nanoseconds.
     bus_free_ns: u64,
-    /// The received frame being copied. Its arrival time is the end of its copy.
+    /// The received frame being copied. The arrival time in this entry is the end of the copy.
     reading: Option<Arrival>,
     /// Time up to which all copies are finished, nanoseconds.
     now_ns: u64,
@@ -81,7 +82,7 @@ impl<W: ReadOut> Slow<W> {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Begins the next copy for the host if it can begin by `now_ns`.
+    /// Begins the next copy for the host if the copy can begin by `now_ns`.
     fn begin_reading(&mut self, now_ns: u64) -> Option<Arrival> {
         loop {
             let arrival_ns = self.line.next_arrival_ns()?;
@@ -95,7 +96,7 @@ impl<W: ReadOut> Slow<W> {
                 self.reading = Some(copied);
                 return self.reading;
             }
-            // The frame was lost before its copy began, so the next frame is tried.
+            // The frame was lost before its copy began, so the loop tries the next frame.
             if self.line.next_arrival_ns() == Some(arrival_ns) {
                 return None;
             }

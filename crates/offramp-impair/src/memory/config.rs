@@ -31,7 +31,7 @@ pub const TRANSMIT_BUFFERS: RangeInclusive<usize> = 1..=1 << 16;
 /// Valid recovery times, nanoseconds.
 pub const RECOVER_NS: RangeInclusive<u64> = 1..=10_000_000_000;
 
-/// The memory for received frames, until the host has read them out.
+/// The memory for received frames, until the host has read out the frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceiveMemory {
     /// No limit.
@@ -68,10 +68,10 @@ pub enum OverflowPolicy {
     },
 }
 
-/// The memory of an adapter. By default it has no limit, so no frame is lost.
+/// The memory of an adapter. By default the memory has no limit, so no frame is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryConfig {
-    /// The memory for received frames, until the host has read them out.
+    /// The memory for received frames, until the host has read out the frames.
     pub receive: ReceiveMemory,
     /// Maximum number of received frames of any size, as the descriptors of a receive ring; `None` if unlimited.
     pub receive_ring_entries: Option<usize>,

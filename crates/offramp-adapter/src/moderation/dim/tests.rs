@@ -60,8 +60,8 @@ fn while_it_gets_better_it_climbs_to_the_edge_and_parks() {
 #[test]
 fn it_turns_when_it_gets_worse_and_parks_one_step_back() {
     let mut dim = climb();
-    // The climb takes two steps right. The rates get worse, so it takes one step left. The rates improve there, so the
-    // climb is on a top.
+    // The climb takes two steps right. The rates get worse, so the climb takes one step left. After this step the rates
+    // improve, so the climb is on a top.
     assert_eq!(indices(&mut dim, [better(0), better(1), better(0), better(1)]), [2, 3, 2, 2]);
     assert_eq!(dim.tuning, Tuning::OnTop);
 }
@@ -70,7 +70,7 @@ fn it_turns_when_it_gets_worse_and_parks_one_step_back() {
 fn it_turns_when_nothing_changes_and_parks_at_the_lower_edge() {
     let mut dim = climb();
     // After one step right the rates are the same, so the climb turns left. The rates keep improving on the left, up to
-    // the edge. Without an improvement, the climb would alternate until it is tired.
+    // the edge. Without an improvement, the climb would alternate between left and right until the climb is tired.
     assert_eq!(indices(&mut dim, [better(0), better(0), better(1), better(2)]), [2, 1, 0, 0]);
     assert_eq!(dim.tuning, Tuning::OnTop);
 }
@@ -78,8 +78,8 @@ fn it_turns_when_nothing_changes_and_parks_at_the_lower_edge() {
 #[test]
 fn a_turn_after_a_single_step_is_no_top() {
     let mut dim = climb();
-    // After one step right the rates are the same, so the climb turns left. The rates get worse, so it turns right
-    // again. The rates improve, so it continues to the right.
+    // After one step right the rates are the same, so the climb turns left. The rates get worse, so the climb turns
+    // right again. The rates improve, so the climb continues to the right.
     assert_eq!(indices(&mut dim, [better(1), better(1), better(0), better(1)]), [2, 1, 2, 3]);
     assert_eq!(dim.tuning, Tuning::Right);
 }

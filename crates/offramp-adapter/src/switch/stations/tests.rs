@@ -102,7 +102,7 @@ fn an_address_that_is_bound_is_forgotten_elsewhere_in_every_vlan_and_no_other_is
     assert!(!table.learn(tagged, 0, 0), "it is the other port's alone");
 }
 
-/// The table's contract as a list of stations in the order of their last frames.
+/// A model of the table: a list of stations in the order of their last frames.
 struct Oracle {
     heard: Vec<(Station, usize, u64)>,
     quotas: [usize; 3],

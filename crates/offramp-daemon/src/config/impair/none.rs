@@ -1,4 +1,4 @@
-//! A build without impairments, which refuses their keys, and passes hosts and wires unchanged.
+//! A build without impairments, which refuses the keys of impairments, and passes hosts and wires unchanged.
 
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
