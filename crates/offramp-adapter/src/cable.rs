@@ -1,7 +1,7 @@
 //! A link between two adapters: a rate, a delay and a bounded queue in each direction.
 //!
 //! Frames are handed over in batches. A transmitter fills its own batch, and `flush` hands the whole batch over to the
-//! receiver: one lock per batch, none per frame. The receiver returns emptied batches to the transmitter. The
+//! receiver: one lock per batch, and no lock per frame. The receiver returns emptied batches to the transmitter. The
 //! transmitter fills the batch returned last, because the bytes of that batch are still in the cache.
 //!
 //! On a link with a rate, a frame arrives when its last bit arrives. Preamble, FCS and inter-frame gap take line time
@@ -379,7 +379,7 @@ impl WirePort for CableEnd {
                 continue;
             };
             skip = 0;
-            // A link delivers frames in order: after the first late frame, all are late.
+            // A link delivers frames in order: after the first late frame, all further frames are late.
             let arrived = new.iter().take_while(|slot| slot.arrival_ns <= until_ns);
             arrived.for_each(|slot| note(Arrival { at_ns: slot.arrival_ns, len: slot.len }));
         }

@@ -19,11 +19,11 @@ pub struct AdapterConfig {
     pub mtu: usize,
     /// Offloads allowed by the user; changeable while the adapter runs.
     pub offloads: Offloads,
-    /// Number of bytes in one transmit batch: those fetched from the host before the wire is served again. With one
+    /// Number of bytes in one transmit batch: the bytes fetched from the host before the wire is served again. With one
     /// super-frame per batch, the super-frame's bytes stay in the second-level cache until they are written to the
     /// wire.
     pub transmit_batch_bytes: usize,
-    /// Number of frames in one receive batch: those fetched from the wire before the host is served again.
+    /// Number of frames in one receive batch: the frames fetched from the wire before the host is served again.
     pub receive_batch_frames: usize,
     /// Interrupt moderation of each queue for received frames. If handing over a frame interrupts the host, frames wait
     /// on the wire and are handed over together. For other hosts, frames are handed over at once and only the interrupt

@@ -25,7 +25,8 @@ pub trait HostIo: HostPort {
     }
 
     /// Moves a batch of frames in each direction of a queue pair with this host, as [`QueuePair::poll_timed`] does.
-    /// Returns whether any frame moved. A wrapper without work in this batch polls its inner host directly.
+    /// Returns whether any frame moved. A wrapper of a host that has no work in this batch polls the wrapped host
+    /// directly.
     ///
     /// # Errors
     /// Returns [`PortError::Closed`] if the host is gone.

@@ -36,8 +36,8 @@ const BITS_PER_BYTE: u64 = 8;
 /// Default depth of a bucket, as a divisor of a second: 5 ms. The traffic of one second exceeds the rate by at most 0.5
 /// %, and a thread that runs late still reaches the rate.
 const BURST_PART_OF_SECOND: u64 = 200;
-/// Divisor of a second. A port's queues get the tokens of this time at once, so a queue locks the bucket at most this
-/// often per second.
+/// Divisor of a second. A port's queues get the tokens of this part of a second at once. So each queue locks the bucket
+/// at most this number of times per second.
 const GRANT_PART_OF_SECOND: u64 = 1000;
 /// Maximum time in which a full queue of a switch port is emptied, as a divisor of a second: 50 ms.
 const QUEUE_PART_OF_SECOND: u64 = 20;
@@ -199,7 +199,7 @@ impl Limiter {
 #[derive(Debug)]
 pub(crate) struct Meter {
     limiter: Arc<Limiter>,
-    /// Change counter of the limit applied last.
+    /// The limiter's number of changes at the last application of the limit.
     changes: u32,
     limit: RateLimit,
     is_limited: bool,

@@ -36,7 +36,7 @@
 //! into intervals. In each interval, the trigger pays at most K for waiting and K for the interrupt.
 //!
 //! A schedule without an interrupt in the interval lets the same frames wait for at least K, or violates the deadline
-//! or the ring's limit. So any valid schedule pays K per interval. The trigger pays at most twice as much as that
+//! or the ring's limit. So any valid schedule pays K per interval. The trigger pays at most twice as much as any valid
 //! schedule, plus one K for a last interval without an interrupt.
 //!
 //! With [`Policy::QuietOrArea`], a frame after an idle gap of K raises an interrupt at once, for K. This K is charged

@@ -84,7 +84,7 @@ pub struct InterruptCounts {
 /// Each queue of the port has separate moderation for received frames and for transmit completions. Frames are counted
 /// as the adapter hands them over: a super-frame counts as one frame, since the host processes it as one frame.
 pub trait Interrupts {
-    /// Changes the moderation, including that of frames already published. Under
+    /// Changes the moderation, also for frames already published. Under
     /// [`Policy::Off`](crate::moderation::Policy::Off), the initial state, each publication interrupts the host. A
     /// change to this policy sends a deferred interrupt at once.
     fn moderate(&mut self, config: &ModerationConfig);
@@ -155,8 +155,8 @@ pub trait InPlace {
 /// The host port of one queue pair: a kernel with a TAP, a guest, or a program.
 #[auto_impl::auto_impl(Box)]
 pub trait HostPort: InPlace {
-    /// Fetches the next frame from the host. Returns `false` if there was none. [`HostPort::tx_frame`] lends the frame
-    /// until the next call.
+    /// Fetches the next frame from the host. Returns `false` if the host had no frame. [`HostPort::tx_frame`] lends the
+    /// frame until the next call.
     ///
     /// # Errors
     /// Returns [`PortError::Closed`] if the host is gone. Returns [`PortError::Refused`] for a frame that the port
@@ -177,9 +177,9 @@ pub trait HostPort: InPlace {
         None
     }
 
-    /// Returns the bytes of the last fetched frame if the host requests no offload for the frame: if the adapter
-    /// changes nothing, the frame needs no parsing. Returns `None` for a frame with an offload request. A port whose
-    /// frames must all be parsed always returns `None`.
+    /// Returns the bytes of the last fetched frame if the host requests no offload for it. If the adapter changes
+    /// nothing, this frame needs no parsing. Returns `None` for a frame with an offload request. A port whose frames
+    /// must all be parsed always returns `None`.
     #[inline]
     fn tx_unasked(&self) -> Option<&[u8]> {
         None
@@ -231,8 +231,8 @@ pub trait HostPort: InPlace {
         let _ = (frame, frames, bytes);
     }
 
-    /// Ends a batch: the host sees all delivered frames, now at the latest. A port with one system call per frame does
-    /// nothing here.
+    /// Ends a batch: the host sees all delivered frames, now at the latest. A port with one system call per frame can
+    /// use the default method.
     #[inline]
     fn rx_flush(&mut self, now_ns: u64) {
         let _ = now_ns;
@@ -258,7 +258,7 @@ pub trait HostPort: InPlace {
 /// Adjacent buffers lent by a wire.
 #[derive(Debug)]
 pub struct Loan<'a> {
-    /// The buffers; the last one may be shorter than `stride`.
+    /// The buffers; the last buffer may be shorter than `stride`.
     pub bytes: &'a mut [u8],
     /// Distance from one buffer to the next.
     pub stride: usize,
@@ -279,7 +279,7 @@ pub trait WirePort {
     fn room(&mut self, now_ns: u64) -> usize;
 
     /// Lends buffers for the next outgoing frames: up to `count` buffers of `len` bytes each, as room allows. Returns
-    /// `None` if there is no room, or if the frame is too long for the wire.
+    /// `None` if the wire has no room, or if the frame is too long for the wire.
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>>;
 
     /// Sends the first `count` of the lent buffers, `len` bytes from each, after all earlier frames.
@@ -288,7 +288,7 @@ pub trait WirePort {
     /// Ends a batch: the wire transmits all frames put so far.
     fn flush(&mut self);
 
-    /// Takes the next frame that arrived by `now_ns`, lent until the next call.
+    /// Takes the next frame that arrived by `now_ns`, and lends the frame until the next call.
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]>;
 
     /// Returns the arrival time of the next frame in flight.
@@ -305,8 +305,8 @@ pub trait WirePort {
     /// call ([`Direction::lose_on_line`]), each as incoming and as lost. Sets the gauges of the adapter's memory.
     ///
     /// Returns the number of frames lost since the last call among the frames that [`WirePort::arrivals`] may have
-    /// passed. The lost frames were the oldest of these frames. A wire without loss after arrival, such as a cable,
-    /// does nothing here.
+    /// passed. The lost frames were the oldest of these frames. A wire without loss after arrival, for example a cable,
+    /// can use the default method.
     #[inline]
     fn advance(&mut self, now_ns: u64, stats: &Direction) -> usize {
         let _ = (now_ns, stats);

@@ -12,7 +12,7 @@
 //!
 //! A frame is refused if it could carry an address that the checks cannot reach. Examples are an unparsable IP packet,
 //! and a frame with too many tags. A host may request a checksum only in the transport header or after it. Receivers
-//! ignore neighbour discovery in fragments (RFC 6980), so such fragments pass.
+//! ignore neighbour discovery in fragments (RFC 6980), so fragments with neighbour discovery pass.
 
 use crate::stats::Loss;
 use crate::vlan::PortVlans;
@@ -25,7 +25,7 @@ use offramp_offload::vlan::begins_tag;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const MAC_LEN: usize = 6;
-/// Bit of an Ethernet address's first octet, inverted in an interface identifier (RFC 4291, appendix A).
+/// Bit of an Ethernet address's first octet. The bit is inverted in an interface identifier (RFC 4291, appendix A).
 const UNIVERSAL_BIT: u8 = 2;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];

@@ -75,9 +75,9 @@ pub enum Loss {
     Keepalive,
     /// IPsec: the packet was received unencrypted, but an association should have protected it (RFC 4301 5.2).
     Unprotected,
-    /// IPsec: the packet matches no association, and the policy discards such packets.
+    /// IPsec: the packet matches no association, and the policy discards packets without an association.
     Discard,
-    /// IPsec: the association's sequence numbers are used up (RFC 4303 3.3.3), or the next numbers are not yet
+    /// IPsec: the association's sequence numbers are used up (RFC 4303 3.3.3), or the next sequence numbers are not yet
     /// reserved.
     SequenceExhausted,
     /// IPsec: the cipher library failed unexpectedly.
@@ -98,7 +98,7 @@ impl From<Refused> for Loss {
 pub struct NetDevColumns {
     /// Number of frames without room, or refused (`rx_dropped`, `rx_missed_errors`).
     pub drop: u64,
-    /// Number of frames displaced by newer ones, or lost in the adapter's FIFO (`rx_fifo_errors`).
+    /// Number of frames displaced by newer frames, or lost in the adapter's FIFO (`rx_fifo_errors`).
     pub fifo: u64,
     /// Number of malformed frames (`rx_length_errors`, `rx_frame_errors` and similar counters).
     pub frame: u64,

@@ -1,6 +1,6 @@
 //! Steering of received frames among a host's queue pairs, if one thread serves all pairs.
 //!
-//! The rule is that of the kernel's TAP (`tun_select_queue`). A flow is received on the pair of the host's last
+//! The rule is the same as for the kernel's TAP (`tun_select_queue`). A flow is received on the pair of the host's last
 //! transmission, because the processor of that pair handles the flow. If the host has not sent on a flow lately, the
 //! flow's hash selects one of the pairs in use. So each flow stays on one pair, and the flows are spread over the
 //! pairs.
@@ -12,7 +12,7 @@
 //! A flow moves if the host sends on another pair, or if the set of pairs in use changes. A flow also moves if the host
 //! did not send for [`AGE_MAX_NS`] and the hash selects another pair. After a move, frames that the host has not yet
 //! seen are in one ring, and later frames are in another ring. The host chooses the ring to read first, as with every
-//! adapter with steering. Steering guarantees only that the earlier frames are published before the later ones:
+//! adapter with steering. Steering guarantees only that the earlier frames are published before the later frames:
 //! [`Choice::left`] names the pair to flush first.
 
 use offramp_offload::frame::Frame;

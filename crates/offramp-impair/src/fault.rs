@@ -10,8 +10,8 @@
 //! | [`VerdictFault`] | marks some good frames as bad, or some bad frames as good |
 //!
 //! [`wire()`] and [`host()`] wrap a port in all of these impairments. The adapter's [memory](crate::memory) is on the
-//! adapter's side of the bus, as in a card. An impairment that is not configured passes all frames unchanged, but costs
-//! some processor time.
+//! adapter's side of the bus, as in a card. An unconfigured impairment passes all frames unchanged, but costs some
+//! processor time.
 
 mod config;
 mod host;

@@ -158,8 +158,8 @@ impl<W: Line> WirePort for PacketMemory<W> {
         self.memory.first().map(|first| first.at_ns).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// Reports arrivals after the last [`WirePort::advance`] or [`WirePort::take`] on the assumption that the memory
-    /// has room for these frames.
+    /// Reports arrivals after the last [`WirePort::advance`] or [`WirePort::take`] and assumes room in the memory for
+    /// these frames.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if !self.limits_receive() {
             return self.line.arrivals(skip, until_ns, note);

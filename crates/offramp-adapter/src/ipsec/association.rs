@@ -24,7 +24,7 @@ pub enum SaState {
     Retiring,
     /// The association has reached a hard limit.
     Expired,
-    /// The association's sequence numbers are used up, or the next numbers are not yet reserved.
+    /// The association's sequence numbers are used up, or the next sequence numbers are not yet reserved.
     SequenceExhausted,
 }
 
@@ -37,7 +37,7 @@ pub struct SaStatus {
     pub config: SaConfig,
     /// The state.
     pub state: SaState,
-    /// The last used sequence number (outbound), or the highest accepted one (inbound).
+    /// The last used sequence number (outbound), or the highest accepted sequence number (inbound).
     pub sequence: u64,
     /// Number of packets sealed (outbound), or opened and found genuine (inbound).
     pub packets: u64,
@@ -191,7 +191,7 @@ enum Retirement {
     No,
     /// The association ends this many nanoseconds after the next [`Inbound::tick`].
     After(u64),
-    /// The association ends at this time, nanoseconds.
+    /// The association ends at this point of time, nanoseconds.
     At(u64),
     Over,
 }

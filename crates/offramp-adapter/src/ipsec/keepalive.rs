@@ -27,7 +27,7 @@ const HEADERS_ALONE: TxMeta =
     TxMeta { checksum: None, segmentation: Some(Segmentation::new(SegmentationKind::Udp, 0)) };
 
 /// The keepalives of one association. All queue pairs of the association share the keepalives, and a rekey passes the
-/// keepalives on to the new association. A NAT cannot distinguish the new association from the old one.
+/// keepalives on to the new association. A NAT cannot distinguish the new association from the old association.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     gap_ns: u64,
@@ -39,7 +39,7 @@ pub(super) struct Keepalive {
 /// The last packet that an association sent.
 #[derive(Debug, Default)]
 struct Last {
-    /// Time of the last packet, nanoseconds; `None` before the first packet.
+    /// Time at which the last packet was sent, nanoseconds; `None` before the first packet.
     at_ns: Option<u64>,
     /// The headers of the last sealed frame, from which a keepalive is made.
     headers: Vec<u8>,
@@ -54,7 +54,7 @@ impl Keepalive {
     /// Records a sealed frame. Returns the time of the next keepalive if no further frame is sent.
     fn sealed(&self, frame: &[u8], now_ns: u64) -> u64 {
         let mut last = lock(&self.last);
-        // Other threads may have read a later time before they got the lock.
+        // Other threads may have read a later time than this thread, and may have got the lock earlier.
         let at_ns = last.at_ns.map_or(now_ns, |at_ns| at_ns.max(now_ns));
         last.at_ns = Some(at_ns);
         last.headers.clear();
@@ -66,8 +66,8 @@ impl Keepalive {
         lock(&self.last).at_ns.map(|at_ns| at_ns.saturating_add(self.gap_ns))
     }
 
-    /// Writes a keepalive to `out` if one is due. Returns whether a keepalive was written. If several threads call this
-    /// method at the same time, only one thread gets the keepalive.
+    /// Writes a keepalive to `out` if a keepalive is due. Returns whether a keepalive was written. If several threads
+    /// call this method at the same time, only one thread gets the keepalive.
     fn take(&self, now_ns: u64, out: &mut Vec<u8>) -> bool {
         let mut last = lock(&self.last);
         if last.at_ns.is_none_or(|at_ns| now_ns < at_ns.saturating_add(self.gap_ns)) {

@@ -211,8 +211,8 @@ impl KeyRegistry {
 
     /// Reserves the next outbound sequence numbers, and stores the progress of inbound keys, as needed. Waits for the
     /// [`KeyStore`], so a thread on the frame path must not call this method. Returns `true` if packets arrive, or
-    /// arrived recently: the caller must then call again in about a tenth of a second. If the method returns `false`,
-    /// the waker signals the next call.
+    /// arrived recently: the caller must call again after about a tenth of a second. If the method returns `false`, the
+    /// waker signals the next call.
     ///
     /// # Errors
     /// Fails if the store fails. Associations continue to seal up to their reserved sequence numbers.

@@ -24,7 +24,7 @@ const FRAGMENT_UNIT: usize = 8;
 /// Length of an IPv6 fragment header, bytes (RFC 8200 4.5).
 const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 
-/// An association, and the cipher context with which this queue pair seals.
+/// An association, and the cipher context with which a queue pair seals.
 #[derive(Debug)]
 pub(crate) struct Sealer {
     sa: Arc<Outbound>,

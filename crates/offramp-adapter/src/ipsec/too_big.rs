@@ -75,8 +75,8 @@ impl Answers {
 }
 
 /// Returns whether an ICMP error may be sent about the frame. An ICMP error must not be sent about a packet that may be
-/// fragmented on its path. Fragments after the first and ICMP errors are also excluded (RFC 1122 3.2.2, RFC 4443 2.4
-/// (e)).
+/// fragmented on its path. Fragments after the first fragment and ICMP errors are also excluded (RFC 1122 3.2.2, RFC
+/// 4443 2.4 (e)).
 fn may_be_answered(frame: &[u8], layout: &FrameLayout) -> bool {
     let message = frame[..layout.packet_end].get(layout.transport_start).copied();
     match layout.network {
@@ -123,7 +123,7 @@ fn write_ipv6(out: &mut Vec<u8>, packet: &[u8], mtu: u16) {
     write_icmp(out, ICMPV6_PACKET_TOO_BIG, mtu, quoted, pseudo);
 }
 
-/// Writes the ICMP message. In both IP versions, the MTU occupies the last two of the four bytes after the checksum.
+/// Writes the ICMP message. In both IP versions, the MTU is in the last two of the four bytes after the checksum.
 fn write_icmp(out: &mut Vec<u8>, kind: [u8; 2], mtu: u16, quoted: &[u8], pseudo: Sum) {
     let at = out.len();
     out.extend_from_slice(&kind);

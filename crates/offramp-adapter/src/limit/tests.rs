@@ -78,7 +78,7 @@ proptest! {
         });
         let bounds = |rate: u64, spare: usize| {
             let (due, burst, spare) = (rate as f64 / 5.0, (rate / 200 + 1) as f64, spare as f64);
-            // Tokens of the last millisecond may remain unused, and tokens that arrive while a queue wakes late.
+            // Tokens of the last millisecond, and tokens that arrive while a queue wakes late, may remain unused.
             (due - 2.0 * burst - spare, due + burst + spare)
         };
         let (least_bits, most_bits) = bounds(bits_per_second, one_of_each.bytes * 8);

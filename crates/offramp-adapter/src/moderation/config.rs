@@ -114,7 +114,7 @@ pub enum ModerationConfigError {
     /// Frames would wait for longer than a transport protocol accepts.
     #[error("moderation deadline of {0} ns is out of range; use 0 to {DEADLINE_NS_MAX}")]
     Deadline(u64),
-    /// The configured cost exceeds that of any real interrupt.
+    /// The configured cost exceeds the cost of any real interrupt.
     #[error("interrupt cost of {0} ns is out of range; use 0 to {COST_GIVEN_NS_MAX}")]
     Cost(u64),
     /// The cost factor is above its maximum.

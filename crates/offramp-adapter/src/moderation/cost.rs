@@ -5,7 +5,7 @@
 
 use super::cost_factor::CostFactor;
 
-/// Lowest accepted cost, nanoseconds. A cost below that of one system call is a measurement error.
+/// Lowest accepted cost, nanoseconds. A cost below the cost of one system call is a measurement error.
 pub const COST_NS_MIN: u64 = 200;
 /// Highest accepted cost, nanoseconds: the gap of e1000 under bulk traffic. A frame waits at most the cost, so the
 /// maximum bounds the effect of a wrong measurement.
@@ -47,7 +47,7 @@ pub const LOAD_INTERRUPTS_PER_SECOND_DEFAULT: u32 = 6250;
 pub enum InterruptCost {
     /// A configured cost.
     Given {
-        /// Interrupt cost, in nanoseconds of waiting of one frame.
+        /// Interrupt cost, in nanoseconds of waiting time of one frame.
         ns: u64,
     },
     /// A cost measured while the port runs.
@@ -86,7 +86,7 @@ impl InterruptCost {
         }
     }
 
-    /// Returns the adaptive factor; `None` for the other sources.
+    /// Returns the adaptive factor; `None` for a configured cost and for a measured cost with a fixed factor.
     pub(super) fn factor(&self) -> Option<CostFactor> {
         match *self {
             Self::Adaptive { interrupts_per_second } => Some(CostFactor::new(interrupts_per_second)),
@@ -121,8 +121,8 @@ impl CostEstimator {
         self.cost_ns
     }
 
-    /// Returns whether to measure the next interrupt: every interrupt until the estimate has settled, then one in
-    /// eight.
+    /// Returns whether to measure the next interrupt: until the estimate has settled, every interrupt is measured, and
+    /// later one in eight.
     pub(super) fn measures_next(&mut self) -> bool {
         self.passed += 1;
         let is_measured = self.weight < WEIGHT_SETTLED || self.passed >= MEASURED_ONE_IN;
@@ -159,8 +159,8 @@ impl CostEstimator {
         }
     }
 
-    /// Returns the longest plausible time of a batch of `frames` frames, from the mean batch or the mean frame. Both
-    /// means include a share of the interrupts.
+    /// Returns the longest plausible time of a batch of `frames` frames, from the mean batch or the mean frame. The
+    /// mean time of a batch and the mean time of a frame both include a share of the interrupts' cost.
     fn longest_ns(&self, frames: f64) -> f64 {
         if self.weight < WEIGHT_MIN {
             return HANDLING_NS_MAX as f64;

@@ -6,7 +6,7 @@
 //! figures are from Linux `lib/dim/net_dim.c`, `lib/dim/dim.c` and `include/linux/dim.h`.
 //!
 //! A profile sets the maximum wait of the first frame and the maximum number of waiting frames. Linux's `virtio_net`
-//! driver sets the same two values in its device.
+//! driver sets these two values in its device.
 
 use super::config::Coalescing;
 use std::cmp::Ordering;
@@ -58,7 +58,8 @@ struct Rates {
 }
 
 impl Rates {
-    /// Compares rates; a greater rate is better. More bytes are better, then more frames, then fewer events.
+    /// Compares rates; a greater rate is better. More bytes are better; for equal bytes, more frames; for equal bytes
+    /// and frames, fewer events.
     fn compare(&self, before: &Self) -> Ordering {
         let bytes = compare_roughly(self.bytes, before.bytes);
         if bytes.is_ne() || before.bytes == 0 {
@@ -227,7 +228,7 @@ impl Dim {
         }
     }
 
-    /// Takes one step. Returns the resting state if the climb parks instead.
+    /// Takes one step of the climb. Returns the resting state if the climb parks instead of taking a step.
     fn step(&mut self) -> Option<Tuning> {
         match self.tuning {
             _ if self.steps == STEPS_TIRED => return Some(Tuning::Tired),

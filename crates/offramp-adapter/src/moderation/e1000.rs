@@ -1,13 +1,14 @@
 //! The adaptive interrupt rates of Linux's e1000 driver.
 //!
 //! The driver assigns a queue to one of three classes, by the frames and bytes since the last interrupt. Each class has
-//! a rate, stored as a shortest gap between interrupts (the adapter's ITR register). The rate falls at once and rises
-//! in steps. The rules and figures are from Linux `drivers/net/ethernet/intel/e1000/e1000_main.c` and
+//! a rate, stored as a shortest gap between interrupts (the adapter's ITR register). At a change of the class, the rate
+//! falls at once or rises in steps. The rules and figures are from Linux
+//! `drivers/net/ethernet/intel/e1000/e1000_main.c` and
 //! `Documentation/networking/device_drivers/ethernet/intel/e1000.rst`.
 //!
 //! The driver classifies receive and transmit together and takes the slower class, because one interrupt serves both
 //! directions. This module classifies each queue separately. On a link below 1 Gbit/s, the driver always uses the rate
-//! for bulk data; this module does not.
+//! for bulk data; this module uses all rates.
 
 use super::NANOSECONDS_PER_SECOND;
 
@@ -40,7 +41,7 @@ const BULK_BYTES: u64 = 25_000;
 /// Bytes per interrupt below which the class changes from bulk to low.
 const BULK_BYTES_FEW: u64 = 6000;
 
-/// Period of decisions in the balanced mode, nanoseconds: that of the driver's watchdog.
+/// Period of decisions in the balanced mode, nanoseconds: the period of the driver's watchdog.
 const BALANCE_NS: u64 = 2 * NANOSECONDS_PER_SECOND;
 /// Interrupts per second in the balanced mode if both directions carry equally many bytes.
 const BALANCED_PER_SECOND: u32 = 2000;

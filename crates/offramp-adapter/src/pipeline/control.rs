@@ -138,11 +138,11 @@ impl PortControl {
         self.wake();
     }
 
-    /// Makes all changes of associations and policy, or none of them, from the next batch on. Wakes the thread of the
-    /// port.
+    /// Makes all changes of associations and policy, from the next batch on. If a change fails, none of the changes is
+    /// made. Wakes the thread of the port.
     ///
     /// # Errors
-    /// Returns the index in `changes` of the first failing change, and the reason. After an error, no change is made.
+    /// Returns the index in `changes` of the first failing change, and the reason.
     pub fn change_ipsec(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
         self.prepare_ipsec(changes)?.make();
         Ok(())

@@ -35,7 +35,7 @@ pub(crate) struct Deliver {
     rss: Option<Rss>,
     /// The IPsec state for received frames; `None` while IPsec affects no frame.
     opening: Option<Box<Opening>>,
-    /// Change counter of the associations applied last.
+    /// The number of changes of the associations at their last application.
     ipsec_changes: u32,
     hold_ns: u64,
     /// At least one frame was handed over since the last flush.

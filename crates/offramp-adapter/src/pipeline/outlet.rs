@@ -100,7 +100,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
 /// Returns `meta` with the queue of the frame's flow; `None` if the adapter does not choose the queue.
 ///
 /// Returning `meta` itself would copy `meta` for every frame. Reading bytes that were just written in smaller pieces
-/// stalls the processor until all earlier writes are done, including those into a guest's memory.
+/// stalls the processor until all earlier writes are done, including writes into a guest's memory.
 #[inline]
 fn with_queue(rss: Option<&Rss>, meta: &RxMeta) -> Option<RxMeta> {
     let rss = rss?;

@@ -21,7 +21,7 @@ use std::ops::Range;
 pub(crate) struct HostSink {
     pub(crate) deliver: Deliver,
     pub(crate) hold: Hold,
-    /// Change counter of the moderation applied last.
+    /// The number of changes of the moderation at its last application.
     moderation_changes: u32,
     /// Time of the next interrupt of a host that sees frames before it is interrupted, nanoseconds.
     next_interrupt_ns: Option<u64>,

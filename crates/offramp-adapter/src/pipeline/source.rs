@@ -48,8 +48,8 @@ pub(crate) trait Route<H: HostPort> {
     /// Returns the maximum IP bytes of a frame, if frames are checked after planning.
     fn mtu(&self) -> usize;
 
-    /// Lends buffers for the next frames, up to `count` of `len` bytes each. Returns `None` if there is no room, or if
-    /// the frame is too long.
+    /// Lends buffers for the next frames, up to `count` of `len` bytes each. Returns `None` if the route has no room,
+    /// or if the frame is too long.
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>>;
 
     /// Sends the frames in the first `count` lent buffers. Returns the number of frames that reached a destination.
@@ -310,7 +310,7 @@ impl Source {
         Ok(Pending { planned, frame_len, to, frames_handed: 0, segments: None })
     }
 
-    /// Writes frames of the pending plan into memory lent by the route, while there is room. If the association of
+    /// Writes frames of the pending plan into memory lent by the route, while the route has room. If the association of
     /// sealed frames ends, the remaining frames are lost.
     pub(crate) fn write<H: HostPort>(
         &mut self,
@@ -395,8 +395,8 @@ pub(crate) fn lent(host: &mut impl HostPort, change: TagChange) -> Option<Frame<
     }
 }
 
-/// Sends the next frames of one length, up to `room`. Returns the length of the frames, the number of sent frames, and
-/// the number of frames that reached a destination.
+/// Sends the next frames of one length, at most `room` frames. Returns the length of the frames, the number of sent
+/// frames, and the number of frames that reached a destination.
 #[inline]
 fn send_run<H: HostPort>(
     plan: &mut Plan,

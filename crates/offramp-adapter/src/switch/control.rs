@@ -129,8 +129,8 @@ fn check_mtu(mtu: usize) -> Result<(), SwitchError> {
     if (MTU_MIN..=MTU_MAX).contains(&mtu) { Ok(()) } else { Err(SwitchError::Mtu(mtu)) }
 }
 
-/// The port that the switch's thread currently serves. If the thread stalls, a watchdog reads the responsible port
-/// here.
+/// The port that the switch's thread currently serves. If the thread stalls, a watchdog reads this value to find the
+/// responsible port.
 #[derive(Debug, Default)]
 pub struct Serving(AtomicUsize);
 
@@ -169,7 +169,7 @@ impl<P> Registry<P> {
 pub struct SwitchControl<P> {
     config: SwitchConfig,
     registry: Mutex<Registry<P>>,
-    /// Set while requests are pending, so that other batches take no lock.
+    /// Set while requests are pending, so that batches without a pending request take no lock.
     asked: AtomicBool,
     /// Wakes the switch while it sleeps.
     waker: Mutex<Option<Waker>>,
@@ -295,7 +295,7 @@ impl<P> SwitchControl<P> {
         std::mem::take(&mut registry.requests)
     }
 
-    /// Frees the number and the quota of a dropped port.
+    /// Frees the number and the quota of a dropped port for other ports.
     pub(super) fn release(&self, port: &SwitchPort) {
         let mut registry = self.lock();
         registry.ports[port.index] = None;

@@ -128,7 +128,8 @@ impl Stations {
         &self.bound[first..end]
     }
 
-    /// Returns the port to which the station's address is bound; `None` if there are several ports or none.
+    /// Returns the port to which the station's address is bound; `None` if the address is bound to several ports or to
+    /// none.
     fn owner(&self, station: Station) -> Option<usize> {
         if let [(_, only)] = self.owners(station) { Some(*only) } else { None }
     }
@@ -143,7 +144,7 @@ impl Stations {
     pub(super) fn learn(&mut self, station: Station, port: usize, now_s: u64) -> bool {
         if let Some(slot) = self.slot_of(station) {
             let entry = self.entries.entry(slot);
-            // The order within one second is irrelevant.
+            // The order of frames within one second is irrelevant.
             if entry.port as usize == port && entry.seen_s == now_s {
                 return true;
             }

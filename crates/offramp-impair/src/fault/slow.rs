@@ -69,7 +69,7 @@ impl<W: ReadOut> Slow<W> {
         self.reading.is_some_and(|reading| reading.at_ns > now_ns) || first(&self.line, now_ns).is_some()
     }
 
-    /// Finishes all copies that end by `now_ns`, and begins the copy in progress at that time.
+    /// Finishes all copies with an end by `now_ns`, and begins the copy in progress at that time.
     fn run(&mut self, now_ns: u64) {
         while self.ready.len() < READY_FRAMES_MAX
             && let Some(Arrival { at_ns: end_ns, .. }) = self.reading.or_else(|| self.begin_reading(now_ns))
@@ -172,8 +172,8 @@ impl<W: ReadOut> WirePort for Slow<W> {
         read.or_else(copied).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// Reports arrivals after the last [`WirePort::advance`] or [`WirePort::take`] on the assumption that no frame is
-    /// lost before its copy begins.
+    /// Reports arrivals after the last [`WirePort::advance`] or [`WirePort::take`] and assumes no loss of a frame
+    /// before its copy begins.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if self.bus.is_none() {
             return self.line.arrivals(skip, until_ns, note);
@@ -192,7 +192,7 @@ impl<W: ReadOut> WirePort for Slow<W> {
         }
         self.run(now_ns);
         // Frames lost by the wire were never reported, and reported frames are already copied. At the maximum, the wire
-        // must not advance beyond the copies that wait for the host's thread.
+        // must not advance beyond the copies waiting for the host's thread.
         let is_full = self.ready.len() >= READY_FRAMES_MAX;
         self.line.advance(if is_full { now_ns.min(self.bus_free_ns) } else { now_ns }, stats);
         0
