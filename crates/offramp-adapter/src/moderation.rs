@@ -7,9 +7,9 @@
 //! of the [`Policy`] rules.
 //!
 //! # Use
-//! Record each frame with [`Moderator::arrived`]. After a batch, ask [`Moderator::is_due`]. If the interrupt is due,
-//! interrupt the host and record the interrupt with [`Moderator::fired`]. Before sleeping, ask
-//! [`Moderator::next_due_ns`] for the time of the interrupt if no further frame arrives.
+//! Record each frame with [`Moderator::arrived`]. After a batch, call [`Moderator::is_due`]. If the interrupt is due,
+//! interrupt the host and record the interrupt with [`Moderator::fired`]. Before sleeping, call
+//! [`Moderator::next_due_ns`] to get the time of the interrupt if no further frame arrives.
 //!
 //! ```
 //! use offramp_adapter::moderation::{Coalescing, ModerationConfig, Moderator, Policy};
@@ -492,7 +492,7 @@ impl Moderator {
     }
 
     /// Changes the configuration, as if the new configuration had applied since the arrival of the waiting frames.
-    /// After the change, ask [`Moderator::is_due`] (V82). A change of the policy discards the policy's learned state;
+    /// After the change, call [`Moderator::is_due`] (V82). A change of the policy discards the policy's learned state;
     /// the measured interrupt cost is always kept.
     pub fn set(&mut self, config: ModerationConfig) {
         if config.policy != self.config.policy {

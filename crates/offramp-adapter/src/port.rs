@@ -204,8 +204,9 @@ pub trait HostPort: InPlace {
     #[inline]
     fn tx_hold(&mut self) {}
 
-    /// Returns the steering of a port that chooses among its own receive queues by flow. [`RxMeta::hash`] then holds
-    /// the frame's flow hash on delivery. A coalesced frame and a segment keep the hash of the original frame.
+    /// Returns the steering of a port that chooses among its own receive queues by flow. If the port returns a
+    /// steering, [`RxMeta::hash`] contains the frame's flow hash on delivery. A coalesced frame and a segment keep the
+    /// hash of the original frame.
     #[inline]
     fn steering(&self) -> Option<&Steering> {
         None

@@ -59,7 +59,7 @@ const SEALED_AT: usize = FRAME_ALIGN;
 #[derive(Debug)]
 pub struct Switch<P> {
     config: SwitchConfig,
-    /// The ports by number, up to the highest number in use: a turn costs nothing for unused numbers.
+    /// The ports by number, up to the highest number in use: numbers above it cost no time in a batch.
     ports: Vec<Option<Box<Port<P>>>>,
     stations: Stations,
     scratch: Scratch,

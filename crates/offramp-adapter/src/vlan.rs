@@ -8,10 +8,10 @@
 //! | `tagged` (trunk) | frames with one of these tags | frames with one of these tags |
 //! | both | both kinds; `untagged` is the native VLAN | both kinds |
 //!
-//! Every other frame is refused ([`Loss::Vlan`]). A frame with a tag of another protocol than 0x8100 (802.1ad, 0x9100)
-//! is refused, because the VID in the tag has another meaning. A frame with a second tag after the removed tag is
-//! refused: its receiver would assign the frame to the second VLAN. On a trunk, tags inside a permitted tag are
-//! payload.
+//! Every frame that the table does not accept is refused ([`Loss::Vlan`]). A frame with a tag of another protocol than
+//! 0x8100 (802.1ad, 0x9100) is refused, because the VID in the tag has another meaning. A frame with a second tag after
+//! the removed tag is refused: its receiver would assign the frame to the second VLAN. On a trunk, tags inside a
+//! permitted tag are payload.
 
 use crate::stats::Loss;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN};

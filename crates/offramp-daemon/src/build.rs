@@ -55,7 +55,7 @@ impl Devices {
     }
 }
 
-/// Returns the first key of the port that names a privileged device.
+/// Returns the first configuration key of the port with the name of a privileged device.
 pub fn privileged_key(config: &PortConfig) -> Option<String> {
     let of_wire = config.wire.interface().map(|(kind, _)| format!("wire.{}", kind.name));
     config.host.privileged_key.map(str::to_owned).or(of_wire)

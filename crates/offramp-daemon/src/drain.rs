@@ -50,7 +50,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Returns the error number if the host of the queue pair is gone for good; otherwise `None`.
+    /// Returns the error number if the host of the queue pair is gone for good; `None` while the host is present.
     pub fn ended(&self) -> Option<i32> {
         Some(self.ended.load(Ordering::Relaxed)).filter(|&errno| errno != 0)
     }
@@ -91,7 +91,7 @@ impl Rest {
     /// Drains all tasks. Returns whether every fetched frame was sent.
     pub fn bring_about(&self, marks: &[Arc<Mark>]) -> bool {
         let until = Instant::now() + REST_MAX;
-        // Writing fails only if the event counter is full, and then the event is readable.
+        // Writing fails only if the event counter is full, and an event with a full counter is readable.
         let _ = self.bell.write(1);
         [SHUT, EMPTYING].into_iter().all(|phase| {
             self.phase.store(phase, Ordering::Release);

@@ -39,8 +39,8 @@ pub struct Passed {
     listener: UnixListener,
 }
 
-/// Takes the passed sockets: the descriptor of `--fd`, or those of a service manager. Must run before the process opens
-/// any descriptor.
+/// Takes the passed sockets: the descriptor of `--fd`, or the descriptors passed by a service manager. Must run before
+/// the process opens any descriptor.
 ///
 /// # Errors
 /// Fails if a passed descriptor is not a listening socket.
@@ -66,7 +66,7 @@ pub fn take(fd: Option<RawFd>) -> Result<Vec<Passed>, GivenError> {
 pub struct Given {
     /// Passed listening sockets by port name. A port removes its socket from the map.
     listeners: Mutex<BTreeMap<String, UnixListener>>,
-    /// Socket paths that replace those in the file.
+    /// Socket paths that replace the paths in the file, by port name.
     paths: BTreeMap<String, PathBuf>,
 }
 
@@ -106,7 +106,7 @@ impl Given {
         Ok(given)
     }
 
-    /// Replaces socket paths in the file with those of the passed sockets.
+    /// Replaces socket paths of the file with the paths of the passed sockets.
     pub fn replace(&self, config: &mut Config) {
         for (port, path) in guests(config) {
             if let Some(given) = self.paths.get(port) {

@@ -39,7 +39,7 @@ impl Port {
         self.change(&[SaChange::Remove { direction: direction(way)?, spi }])
     }
 
-    /// Replaces an association by a new one.
+    /// Replaces an association by a new association.
     pub fn rekey_sa(
         &self,
         way: &str,

@@ -1,5 +1,5 @@
-//! The kinds of hosts, and of interfaces on a wire. Adding a kind takes one file here and one line in one of the two
-//! lists.
+//! The kinds of hosts, and of interfaces on a wire. A new kind needs one file in this folder and one line in one of the
+//! two lists.
 
 pub mod host;
 pub mod null;

@@ -478,7 +478,7 @@ mod tests {
             assert!(names.peek().is_some(), "{text}");
             names.for_each(|name| assert!(known.contains(name), "{name} in {text}: there is none"));
         }
-        // Names on the page, except abbreviated ones.
+        // Names of metrics on the page, except abbreviated names.
         let listed =
             page.split('`').filter(|name| name.starts_with("offramp_") && !name.contains(['{', '>', '=', '*']));
         listed.for_each(|name| {

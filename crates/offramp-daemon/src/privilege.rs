@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// An error while giving up privileges. The daemon then does not run.
+/// An error while giving up privileges. After this error, the daemon does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     #[error("daemon.user \"{0}\": there is no such user")]
@@ -157,7 +157,7 @@ impl Identity {
         let doing = || system(format!("becoming user \"{}\"", user.name));
         let name = CString::new(user.name.as_str()).map_err(|e| doing()(e.into()))?;
         let mut groups = getgrouplist(&name, user.gid).map_err(|e| doing()(e.into()))?;
-        // Membership is needed to give sockets to these groups.
+        // The process must be a member of these groups to give sockets to them.
         groups.extend(self.groups.0.values());
         setgroups(&groups).map_err(|e| doing()(e.into()))?;
         setresgid(user.gid, user.gid, user.gid).map_err(|e| doing()(e.into()))?;
@@ -165,8 +165,8 @@ impl Identity {
     }
 }
 
-/// Returns whether the process can become this user. A user namespace may lack the user. Root in such a namespace is an
-/// ordinary user outside (`user_namespaces(7)`).
+/// Returns whether the process can become this user. A user namespace may lack the user. Root in a user namespace is an
+/// ordinary user outside the namespace (`user_namespaces(7)`).
 fn is_user_here(user: Uid) -> bool {
     let Ok(map) = fs::read_to_string("/proc/self/uid_map") else { return true };
     map.lines().any(|line| {

@@ -23,8 +23,8 @@ pub fn prepare() -> io::Result<()> {
     Ok(())
 }
 
-/// Forbids core dumps of the process, including those into a core-dump program, and tracing by its own user. A change
-/// of user undoes the setting.
+/// Forbids core dumps of the process, including core dumps into a program, and tracing of the process by its own user.
+/// A change of user undoes the setting.
 ///
 /// # Errors
 /// Fails if the system refuses the setting.

@@ -15,7 +15,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the faults since the last line, if there are any and a line is due.
+    /// Returns the text of a log line about the faults since the last line; `None` without faults, or before a line is
+    /// due.
     pub fn next(&mut self, counts: impl IntoIterator<Item = (&'static Row, u64)>, now_ns: u64) -> Option<String> {
         if now_ns < self.next_ns {
             return None;

@@ -14,7 +14,7 @@ pub fn enter(
     file: &Path,
     notify_socket: Option<&str>,
 ) -> (Sandbox, SandboxStatus, Option<Vec<PathBuf>>) {
-    // The sandbox closes the directory of the cipher library, so the library is loaded first.
+    // The sandbox denies access to the directory of the cipher library, so the library is loaded first.
     ipsec_mb::preferred();
     let level = config.daemon.sandbox;
     let files = files(config, file, notify_socket);
@@ -45,7 +45,7 @@ fn noted<T>(result: Result<T, SandboxError>, lacks: &mut Vec<String>) -> Option<
 }
 
 /// Returns the permitted directories. `SIGHUP` needs the directories of the configuration and its keys, since editors
-/// replace the old file by a new one. In the directories of sockets, the daemon creates and removes files.
+/// replace the old file by a new file. In the directories of sockets, the daemon creates and removes files.
 fn files(config: &Config, file: &Path, notify_socket: Option<&str>) -> FileAccess {
     let directory = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let mut read: Vec<PathBuf> =

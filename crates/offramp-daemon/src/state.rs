@@ -70,7 +70,7 @@ pub enum StateError {
     Damaged(PathBuf),
 }
 
-/// Opens the registry of keys, with the state before a crash if there is a state directory.
+/// Opens the registry of keys. With a state directory, the registry starts with the stored state.
 ///
 /// # Errors
 /// Fails if the directory is unusable, or if another daemon uses the directory.

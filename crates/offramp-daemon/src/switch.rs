@@ -107,7 +107,8 @@ impl RunningSwitch {
     }
 }
 
-/// Returns the processor and the polling mode of a switch's thread. The first processor named by a port is used.
+/// Returns the processor and the polling mode of a switch's thread. The processor is the first processor that a port of
+/// the switch names; `None` if no port names a processor.
 fn placing(switch: &str, ports: &[PortConfig]) -> (Option<Vec<usize>>, Polling) {
     let on_it = || ports.iter().filter(|port| port.is_on(switch));
     let cpu = on_it().find_map(|port| port.cpus.first());

@@ -180,10 +180,10 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
     }
 }
 
-/// The ports of each thread, and the ports to check at every interval.
+/// The ports of each thread, and the ports to check at every interval, as indices into the list of ports.
 #[derive(Default)]
 struct Places {
-    /// The list of ports for which these places are valid.
+    /// The list of ports for which these indices are valid.
     ports: Weak<Vec<Arc<Port>>>,
     /// The queue pairs of each thread: the index of the port, and the index of the pair in the port.
     threads: Vec<Vec<(usize, usize)>>,

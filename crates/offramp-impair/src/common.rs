@@ -2,7 +2,7 @@
 
 use offramp_adapter::port::Arrival;
 
-/// Skips the first `skip` arrivals, and passes the others to `note`.
+/// Skips the first `skip` arrivals, and passes the further arrivals to `note`.
 pub(crate) fn skipping(mut skip: usize, mut note: impl FnMut(Arrival)) -> impl FnMut(Arrival) {
     move |arrival| {
         if skip == 0 {

@@ -41,7 +41,7 @@ pub struct PacketMemory<W> {
     frames: VecDeque<Vec<u8>>,
     /// Empty buffers for later frames.
     free: Vec<Vec<u8>>,
-    /// The last taken frame.
+    /// The last frame taken by the reader.
     lent: Vec<u8>,
     /// Time up to which all arrivals are in the memory or lost, nanoseconds.
     now_ns: u64,
@@ -128,7 +128,7 @@ impl<W: Line> WirePort for PacketMemory<W> {
     }
 
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {
-        // One frame at a time, since each buffer becomes free at a different time.
+        // The wire lends one buffer at a time, since each buffer becomes free at a different time.
         let count = if self.memory.config().transmit_buffers.is_some() { count.min(1) } else { count };
         self.line.lend(len, count)
     }

@@ -6,7 +6,7 @@ use offramp_adapter::port::{Arrival, Line, WirePort};
 /// the read.
 pub trait ReadOut: Line {
     /// Begins to read out the next frame that has arrived by `at_ns`, and returns that frame. The next
-    /// [`WirePort::take`] lends the frame and ends the read. Until then, the frame cannot be lost.
+    /// [`WirePort::take`] lends the frame and ends the read. Until the end of the read, the frame cannot be lost.
     ///
     /// Returns `None` if the frame announced by [`WirePort::next_arrival_ns`] was lost in the meantime.
     ///

@@ -30,7 +30,7 @@ const LOW_BYTES: u64 = 10_000;
 /// The class changes from low to bulk if an interrupt reports fewer frames than this number with more than
 /// [`LOW_BYTES`] bytes in total.
 const LOW_FRAMES_FEW: u64 = 10;
-/// Number of frames per interrupt above which many frames can give a queue a class with a higher rate.
+/// Number of frames per interrupt above which a queue can change to a class with a higher rate.
 const FRAMES_MANY: u64 = 35;
 /// The class changes from low to the highest permitted class if an interrupt reports at most [`LONE_FRAMES`] frames
 /// with fewer than [`LONE_BYTES`] bytes in total.

@@ -20,7 +20,7 @@ pub(crate) struct Outlet<'a, H> {
     pub(crate) enabled: Offloads,
     /// Maximum IP bytes of a frame.
     pub(crate) mtu: usize,
-    /// The port's error if the host is gone.
+    /// The port's error if the host is gone; `None` while the host is present.
     pub(crate) closed: Option<PortError>,
     /// The host accepted at least one frame.
     pub(crate) has_taken: bool,
@@ -99,8 +99,8 @@ impl<'a, H: HostPort> Outlet<'a, H> {
 
 /// Returns `meta` with the queue of the frame's flow; `None` if the adapter does not choose the queue.
 ///
-/// Returning `meta` itself would copy `meta` for every frame. Reading bytes that were just written in smaller pieces
-/// stalls the processor until all earlier writes are done, including writes into a guest's memory.
+/// Returning `meta` itself would copy `meta` for every frame. A read of bytes that were just written by smaller writes
+/// stalls the processor. The stall lasts until all earlier writes are done, including writes into a guest's memory.
 #[inline]
 fn with_queue(rss: Option<&Rss>, meta: &RxMeta) -> Option<RxMeta> {
     let rss = rss?;

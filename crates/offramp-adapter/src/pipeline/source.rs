@@ -16,7 +16,7 @@ use std::ops::Range;
 
 /// The destination of planned frames: the wire, or the other ports of a switch.
 pub(crate) trait Route<H: HostPort> {
-    /// Returns the number of frames that can be sent now. 0 ends the turn.
+    /// Returns the number of frames that can be sent now. The number 0 ends the turn.
     fn room(&mut self, budget: &mut Budget, now_ns: u64) -> usize;
 
     /// Sends a frame without offload requests, unplanned. Returns the length of the sent frame; `None` if the frame

@@ -43,7 +43,8 @@ pub struct SwitchConfig {
     /// turns. Descriptors of a frame, refused frames, and fetches without a frame also count
     /// ([`HostPort::tx_cost_bytes`](crate::port::HostPort::tx_cost_bytes)).
     pub turn_bytes: usize,
-    /// Maximum time of a turn, nanoseconds. The limit ends turns with frames that cost more than their bytes.
+    /// Maximum time of a turn, nanoseconds. This limit ends turns with frames that take more time than the number of
+    /// their bytes suggests.
     pub turn_ns: u64,
 }
 

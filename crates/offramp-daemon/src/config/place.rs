@@ -25,7 +25,7 @@ pub enum ConfigError {
         file: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// The fault in this line, and its remedy.
+        /// The error in this line, and the remedy.
         message: String,
     },
 }
@@ -71,8 +71,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Returns the message for an unknown key, from serde's message. Serde lists the keys in backquotes, with the unknown
-/// key first.
+/// Returns the message for an unknown key, from serde's message. Serde's message contains the keys in backquotes, with
+/// the unknown key first.
 fn unknown_key(reason: &str) -> Option<String> {
     let rest = reason.strip_prefix("unknown field ")?;
     let mut names = rest.split('`').skip(1).step_by(2);

@@ -41,7 +41,7 @@ fn place_of<T>(key: &Key<T>, whole: &Spanned<file::Port>) -> Range<usize> {
 
 impl Check<'_> {
     /// Refuses a second port with the same interface or socket. Without this check, the start of the daemon would
-    /// report the wrong part as faulty.
+    /// report the wrong port as faulty.
     pub(super) fn nothing_is_made_twice(
         &self,
         daemon: &DaemonConfig,

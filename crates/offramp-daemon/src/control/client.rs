@@ -12,13 +12,13 @@ use zeroize::Zeroizing;
 /// Time limit for the answer to a change of many ports, each of which takes a moment.
 const CHANGE_TIME_MAX: Duration = Duration::from_mins(1);
 
-/// Time limit for each answer after the first: an event may occur once in a year.
+/// Time limit for each answer after the first answer: an event may occur once in a year.
 const FOLLOWING_TIME_MAX: Duration = Duration::from_hours(24 * 365);
 
 /// The reason for a failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No process listens at the socket, or this user may not connect.
+    /// No process listens at the socket, or the user of this process may not connect.
     #[error("no daemon answers at {}: {cause}; {}", path.display(), hint(cause))]
     NoDaemon {
         /// The path of the socket.

@@ -146,7 +146,7 @@ fn serve_one<S: Send + 'static>(
         let _ = converse(stream);
         drop(client);
     });
-    // Without a thread, the stream is dropped, and the client sees the end of its connection.
+    // If the thread could not be started, the stream is dropped, and the client sees the end of its connection.
     drop(started);
 }
 
@@ -241,7 +241,7 @@ fn say(lines: &mut Lines, answer: &Answer) -> io::Result<()> {
 
 /// Parses a request line. Returns the refusal if the request is invalid.
 fn parse(line: &[u8], access: Access) -> Result<Request, Answer> {
-    // The version is parsed first, because another version may have other fields.
+    // The version is parsed first, because a request of another version may have other fields.
     #[derive(serde::Deserialize)]
     struct Versioned {
         version: u32,

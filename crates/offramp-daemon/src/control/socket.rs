@@ -46,8 +46,8 @@ pub struct ControlSocket {
     _file: SocketFile,
 }
 
-/// Checks that `path`, the value of `key` in the configuration file, is free: no file exists there, or a dead daemon
-/// has left the file.
+/// Checks that `path`, the value of `key` in the configuration file, is free. The path is free if no file exists, or if
+/// a dead daemon has left the file.
 ///
 /// # Errors
 /// Fails if a daemon answers at `path`, or if the file is not a socket.

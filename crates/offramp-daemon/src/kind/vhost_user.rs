@@ -209,7 +209,7 @@ fn feature_names(features: u64) -> Vec<String> {
     named.map(str::to_owned).collect()
 }
 
-/// The port is locked while the daemon reads its status. Unused queues belong to one thread at a time.
+/// The port is locked while the daemon reads its status. Only one thread at a time can access the unused queues.
 impl Host for Mutex<VhostUser> {
     fn supported(&self) -> Offloads {
         Offloads::all()
@@ -292,7 +292,7 @@ fn guest_status(port: &VhostUser) -> Status {
         virtio_features: feature_names(status.features),
         ring_entries: status.ring_entries,
         memory_bytes: status.memory_bytes,
-        // The caller fills this in, from one read of all mappings for all guests.
+        // The caller sets this field, from one read of all mappings for all guests.
         memory_touched_bytes: None,
         control_queue: status.control.map(|control| {
             Box::new(ControlQueueStatus {

@@ -1,4 +1,4 @@
-//! The trait of an interface on a port's wire, and the kinds of such interfaces.
+//! The trait of an interface on a port's wire, and the kinds of interfaces.
 
 use crate::drain::AnyHost;
 use offramp_adapter::vlan::PortVlans;

@@ -49,7 +49,7 @@ pub enum EventKind {
         /// The name of the port.
         port: Option<String>,
     },
-    /// A stalled thread makes turns again.
+    /// A thread reported as stalled makes turns again.
     Resumed {
         /// The thread number of the system.
         thread: i32,
@@ -81,7 +81,7 @@ pub enum EventKind {
         /// The name of the switch.
         switch: String,
     },
-    /// Events before this one were lost because the client was too slow.
+    /// Events before this event were lost because the client was too slow.
     Lost {
         /// The number of lost events.
         events: u64,

@@ -48,7 +48,7 @@ pub struct FeatureStatus {
 pub enum WaitsFor {
     /// The host does not support the feature.
     Host,
-    /// A feature required by this one is off.
+    /// A feature required by this feature is off.
     Prerequisite,
     /// The feature takes effect at the host's next negotiation.
     Negotiation,

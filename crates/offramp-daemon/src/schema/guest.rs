@@ -55,7 +55,7 @@ pub struct FilterStatus {
 /// A guest's coalescing settings for a ring (`ethtool -C` in the guest).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoalescingStatus {
-    /// Maximum wait of the first pending frame, microseconds.
+    /// Maximum wait of the first waiting frame, microseconds.
     pub usecs: u32,
     /// Maximum number of waiting frames.
     pub frames: u32,

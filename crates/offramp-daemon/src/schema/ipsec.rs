@@ -60,7 +60,8 @@ pub struct SaKeys {
     pub esn: Option<bool>,
     /// The replay window in packets.
     pub replay_window: Option<u32>,
-    /// The last sequence number used before, after which the association continues.
+    /// The last sequence number that an earlier association with the key used. The new association continues after this
+    /// number.
     pub sequence: Option<u64>,
     /// Encapsulation of ESP in UDP.
     pub udp: Option<UdpKeys>,

@@ -110,8 +110,8 @@ impl KeyText {
 /// becomes: `user` or "nobody".
 ///
 /// # Errors
-/// Fails if the file cannot be opened, or if others may read it. Fails if another user owns the file, since that user
-/// could replace the key.
+/// Fails if the file cannot be opened, or if other users may read it. Fails if another user owns the file, since that
+/// user could replace the key.
 pub fn open_private(file: &Path, user: Option<&str>) -> Result<File, String> {
     let opened = File::open(file).map_err(|cause| cause.to_string())?;
     let metadata = opened.metadata().map_err(|cause| cause.to_string())?;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 use strum::VariantNames;
 
-/// Maximum of `rx_usecs`, microseconds: one second, far above the range of any adapter.
+/// Maximum of `rx_usecs`, microseconds: one second, far above the range of any network card.
 pub const RX_USECS_MAX: i64 = 1_000_000;
 /// Maximum of `rx_frames`.
 pub const RX_FRAMES_MAX: i64 = 1_000_000;

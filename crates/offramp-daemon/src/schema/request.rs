@@ -30,7 +30,7 @@ pub enum Request {
         /// Version of the client's protocol.
         version: u32,
     },
-    /// Requests the packets of a port until the client ends its side of the connection.
+    /// Requests the packets of a port until the client shuts down its sending direction of the connection.
     Capture {
         /// Version of the client's protocol.
         version: u32,
@@ -111,7 +111,7 @@ pub enum Request {
         direction: String,
         /// The security parameters index of the old association.
         spi: u32,
-        /// The settings of the new association that differ from the old one.
+        /// The settings of the new association that differ from the settings of the old association.
         to: Box<SaKeys>,
         /// The new association's keys, in hexadecimal.
         key: KeyText,

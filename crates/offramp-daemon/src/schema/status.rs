@@ -70,7 +70,7 @@ pub struct PortStatus {
     pub queues: Vec<QueueStatus>,
 }
 
-/// Returns the default for daemons without the field: such a daemon ended when an interface was gone.
+/// Returns the default for daemons without the field: a daemon without the field ended when an interface was gone.
 fn is_there() -> bool {
     true
 }

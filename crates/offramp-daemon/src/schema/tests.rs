@@ -233,7 +233,8 @@ fn the_document_names_every_field_and_every_word_of_the_protocol() {
     }
 }
 
-/// Compares a table with the block `name` of a page below `docs/`. Writes the table there if `OFFRAMP_BLESS` is set.
+/// Compares a table with the block `name` of a page below `docs/`. Writes the table into the page if `OFFRAMP_BLESS` is
+/// set.
 pub fn compare_table(page: &str, name: &str, rows: impl Iterator<Item = String>) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
     let text = fs::read_to_string(&file).unwrap();

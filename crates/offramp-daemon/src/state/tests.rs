@@ -116,7 +116,7 @@ fn what_was_written_in_part_does_not_count_and_what_is_missing_or_damaged_stops_
     let text = fs::read(&older).unwrap();
     fs::write(&older, &text[..text.len() / 2]).unwrap();
     assert_eq!(directory.open().unwrap().1, [mark(SaDirection::Out, 0, 2)]);
-    // An empty or missing file is damage: the daemon never truncates a file to nothing or removes one.
+    // An empty or missing file is damage: the daemon never empties or removes a file.
     fs::write(&older, b"").unwrap();
     assert!(directory.open().unwrap_err().contains("Make new keys"));
     for gone in [&older, &newest] {

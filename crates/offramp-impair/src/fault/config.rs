@@ -9,7 +9,7 @@ pub const BUS_BYTES_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 pub const FRAME_NS: RangeInclusive<u64> = 0..=1_000_000_000;
 /// Valid values of the additional delay on the wire, nanoseconds.
 pub const DELAY_NS: RangeInclusive<u64> = 0..=10_000_000_000;
-/// Valid values of N, for one frame in N lost, duplicated or judged wrongly.
+/// Valid values of N, where one frame in N is lost, duplicated or judged wrongly.
 pub const ONE_IN: RangeInclusive<u32> = 2..=1_000_000_000;
 /// Valid sizes of reversed groups, frames.
 pub const REVERSE_FRAMES: RangeInclusive<usize> = 2..=1024;
@@ -52,9 +52,9 @@ pub struct FaultConfig {
     /// Sends no frame over the bus while a received frame waits. This setting models a processor that does the copies,
     /// and whose interrupt handler reads all arrived frames before a program continues.
     pub receive_first: bool,
-    /// One in this number of frames is lost on the wire; `None` for no loss.
+    /// One frame in this number is lost on the wire; `None` for no loss.
     pub loss_one_in: Option<u32>,
-    /// One in this number of frames arrives twice from the wire; `None` for no duplicates.
+    /// One frame in this number arrives twice from the wire; `None` for no duplicates.
     pub duplicate_one_in: Option<u32>,
     /// Additional delay of each frame on the wire, nanoseconds.
     pub delay_ns: u64,

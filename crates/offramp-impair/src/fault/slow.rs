@@ -15,10 +15,10 @@ const READY_FRAMES_MAX: usize = 256;
 /// A wire behind a slow bus, in both directions.
 ///
 /// A received frame stays in the adapter's memory or on the wire until its copy is finished. The frame arrives at the
-/// host at the end of the copy. The bus executes the copies one after another, ordered by their earliest start. The
-/// start and end of each copy depend only on the time of the wire, not on the times of polls. A transmitted frame is
-/// copied when the bus is free, and is put on the wire at the end of the copy. Until the end of the copy, the host
-/// cannot send another frame.
+/// host at the end of the copy. The bus executes the copies one after another, ordered by the earliest possible start
+/// of each copy. The start and end of each copy depend only on the time of the wire, not on the times of polls. A
+/// transmitted frame is copied when the bus is free, and is put on the wire at the end of the copy. Until the end of
+/// the copy, the host cannot send another frame.
 #[derive(Debug)]
 pub struct Slow<W> {
     /// The wrapped wire.

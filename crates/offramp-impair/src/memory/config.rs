@@ -18,7 +18,7 @@ pub const TRANSMIT_BUFFERS_DP8390: usize = 2;
 /// driver waits at least 10 ms (`lib8390.c`, `ei_rx_overrun`).
 pub const RECOVER_NS_DP8390: u64 = 10_000_000;
 
-/// Valid memory sizes, bytes: from one frame to more than any card has.
+/// Valid memory sizes, bytes: from the length of the shortest frame to more than any card has.
 pub const RECEIVE_BYTES: RangeInclusive<usize> = LINE_FRAME_LEN_MIN..=1 << 30;
 /// Valid numbers of pages in the receive ring, including the page that is always free.
 pub const RECEIVE_PAGES: RangeInclusive<usize> = 2..=1 << 20;

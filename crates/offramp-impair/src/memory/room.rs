@@ -12,7 +12,8 @@ const FULL_FRAME_LEN: usize = 1514;
 pub enum Fate {
     /// The frame is in the memory, as the newest frame.
     Held {
-        /// Number of frames displaced by the new frame: the oldest ones, except the frame being read out.
+        /// Number of frames displaced by the new frame: the displaced frames are the oldest frames, except the frame
+        /// being read out.
         overrun: usize,
     },
     /// The frame is lost.
