@@ -131,8 +131,8 @@ fn gcm() -> SaConfig {
     SaConfig::new(0x1001, suite, encryption, integrity)
 }
 
-/// Returns the numbers of parses by a sender and a receiver with all offloads while a super-frame crosses a cable, and
-/// the number of wire frames.
+/// Sends a super-frame over a cable, between a sender and a receiver with all offloads. Returns the number of parses by
+/// each of them, and the number of wire frames.
 fn parses_on_a_cable(sa: Option<&SaConfig>) -> (u64, u64, u64) {
     parses_on_a_cable_to(Host::new(Offloads::all(), true), sa)
 }

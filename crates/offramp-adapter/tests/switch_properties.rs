@@ -234,7 +234,7 @@ fn normal(mut frame: Vec<u8>) -> Vec<u8> {
 }
 
 /// Returns the key of a frame's flow. Frames keep their order within a flow. A flow is the TCP or UDP frames from one
-/// sender to one station between two ports, or all other frames from that sender to that station.
+/// sender to one station between two ports. All other frames from one sender to one station are also one flow.
 fn flow_of(frame: &[u8]) -> Flow {
     match Frame::received(&mut frame.to_vec()).layout().copied() {
         Ok(layout) if layout.transport != Transport::Opaque => {

@@ -1,7 +1,7 @@
 //! A small packet memory in the adapter.
 //!
 //! A card of the 1990s had 8 or 16 KiB for both directions. An arriving frame must fit next to the frames not yet read
-//! out by the host; if there is too little room, a frame is lost. A [`PacketMemory`] is a memory of this kind between a
+//! out by the host. If there is too little room, a frame is lost. A [`PacketMemory`] is a memory of this kind between a
 //! wire and its reader. Frames enter the memory at the time of their arrival on the wire, and leave the memory when the
 //! reader takes them.
 //!
