@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair in four configurations. A
 //! configuration has none of these features, an unreachable limit, bound addresses, or an access VLAN. The
-//! configurations take turns, one sample each. The frames are sent to a line that discards them, and to a line that
-//! loops them back. The program prints medians, and the extra cost of each feature. With `--test`, the program does
+//! configurations take turns, one sample each. The frames are sent to a line that discards frames, and to a line that
+//! loops frames back. The program prints medians, and the extra cost of each feature. With `--test`, the program does
 //! hardly any work, and the figures are meaningless.
 
 use offramp_adapter::config::AdapterConfig;

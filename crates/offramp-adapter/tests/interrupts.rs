@@ -1,5 +1,5 @@
-//! A host that sees received frames before it is interrupted. The adapter delivers frames at once, and asks the host to
-//! send its interrupts in time.
+//! A host that sees received frames before the host is interrupted. The adapter delivers frames at once, and asks the
+//! host's port to send the interrupts when they are due.
 
 use crate::support::{MemoryHost, tcp_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -40,7 +40,7 @@ impl HostPort for RingHost {
         self.asked_untold |= self.told < self.memory.given.len();
         self.interrupts_when_asked = self.interrupts_sent;
         let has_frame = self.memory.tx_next(now_ns)?;
-        // Interrupts for completions are not deferred here.
+        // This host does not defer interrupts for completions.
         self.interrupts.transmit += u64::from(has_frame);
         Ok(has_frame)
     }

@@ -31,7 +31,7 @@ struct Flood {
     /// Number of calls of `tx_hold`.
     held: u64,
     given: u64,
-    /// Number of wire frames lost because of the port's limit, and their bytes.
+    /// Number of wire frames lost because of the port's limit, and the bytes of these frames.
     lost: [u64; 2],
     /// Number in the last received frame, for each sender.
     last: [u32; 8],

@@ -264,7 +264,7 @@ fn net_dim_finds_longer_waits_under_bulk_traffic_that_grows_with_them() {
     let mut moderator = Moderator::new(of(Policy::NetDim(DimProfiles::ReceiveEvent)));
     assert_eq!(moderator.wait_max_ns(), 8 * MICROSECOND_NS);
     let mut now_ns = 0;
-    // The bytes of a batch more than double with its length, so each longer profile carries more bytes.
+    // A batch with twice the length has more than twice the bytes, so each longer profile carries more bytes.
     for _ in 0..64 * 6 {
         let wait_ns = moderator.wait_max_ns();
         moderator.arrived(now_ns, wait_ns * wait_ns);
@@ -278,7 +278,7 @@ fn net_dim_finds_longer_waits_under_bulk_traffic_that_grows_with_them() {
 #[test]
 fn e1000_counts_what_the_host_saw_without_an_interrupt() {
     let mut moderator = Moderator::new(of(Policy::E1000(E1000Mode::Conservative)));
-    // 20 full frames count as bulk data, even if a polling host has seen most of them.
+    // 20 full frames count as bulk data, even if a polling host has seen most of the frames.
     moderator.arrived_together(0, 19, 19 * 1514);
     moderator.seen();
     moderator.arrived(1, 1514);

@@ -12,7 +12,7 @@ const TRACES: usize = 10_000;
 const FRAMES_MAX: usize = 40;
 const SEED_DEFAULT: u64 = 82_571;
 const NO_DEADLINE_NS: u64 = u64::MAX;
-/// Bytes of a frame. The tested rules ignore them.
+/// Bytes of a frame. The tested rules ignore the bytes.
 const BYTES: u64 = 60;
 
 fn rng() -> ChaCha8Rng {

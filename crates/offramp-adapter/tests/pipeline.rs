@@ -336,7 +336,7 @@ fn a_changed_moderation_holds_for_frames_that_wait() {
     bench.poll();
     assert_eq!(bench.right.host().given.len(), 2, "off: at once");
     assert_eq!(bench.controls[1].moderation(), ModerationConfig::default());
-    // Moderation is switched on again, with frames that were put on the wire while it was off.
+    // Moderation is switched on again, with frames that were put on the wire while moderation was off.
     bench.controls[1].set_moderation(moderation(Policy::Coalescing(Coalescing { max_usecs: 70, max_packets: 9 })));
     send(&mut bench, 2);
     while bench.poll() {}

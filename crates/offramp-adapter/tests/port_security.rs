@@ -1,4 +1,4 @@
-//! Port security: a host can send only from its own addresses, and on a switch no other host can use them.
+//! Port security: a host can send only from its own addresses, and on a switch no other host can use these addresses.
 
 use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -301,7 +301,7 @@ fn a_host_that_takes_anothers_address_gets_none_of_its_frames() {
     }
     assert_eq!(bench.lost(2, Loss::Spoofed), 3);
     assert_eq!(bench.say(1, GATEWAY, VICTIM), [1, 0, 0]);
-    // The address is also protected in a VLAN before the victim's first frame there.
+    // The address is also protected in a VLAN before the victim's first frame in this VLAN.
     let mut tagged = plain(VICTIM, BROADCAST);
     tagged.splice(12..12, [0x81, 0, 0, 7]);
     assert_eq!(bench.send(2, (TxMeta::default(), tagged)), [0, 0, 0]);
@@ -319,7 +319,7 @@ fn an_address_that_was_taken_before_it_was_bound_is_given_back() {
     assert_eq!(bench.say(0, GATEWAY, VICTIM), [0, 1]);
     bench.add(&of_macs(&[VICTIM]), &PortConfig::default()).unwrap();
     assert_eq!(bench.say(0, GATEWAY, VICTIM), [0, 0, 1]);
-    // After its port is removed, the address is free again.
+    // After the victim's port is removed, the address is free again.
     let port = bench.ports.pop().unwrap();
     bench.switch.control().remove(&port);
     bench.switch.poll(0);

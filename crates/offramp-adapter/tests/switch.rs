@@ -610,7 +610,7 @@ fn a_port_is_charged_for_the_pieces_of_its_frames_and_for_what_exceeds_its_turn(
 fn a_port_is_charged_for_a_fetch_that_brings_no_frame() {
     let mut bench = Bench::new(&SwitchConfig { turn_bytes: 10_000, ..SwitchConfig::default() });
     bench.add(MemoryHost::default(), &PortConfig::default());
-    // The port gets its first turn here.
+    // The added port gets its first turn in this call.
     bench.add(MemoryHost { frameless_cost_bytes: 25_000, ..MemoryHost::default() }, &PortConfig::default());
     bench.send(1, (TxMeta::default(), plain(mac(2), mac(1))));
     // The port must still pay for one and a half turns.

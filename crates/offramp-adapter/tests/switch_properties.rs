@@ -97,8 +97,8 @@ fn cwr() -> impl Strategy<Value = Cwr> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Most frames belong to a few flows between two ports, so that they are coalesced, and wait while others bypass the
-    // coalescer.
+    // Most frames belong to a few flows between two ports, so that these frames are coalesced, and wait while other
+    // frames bypass the coalescer.
     let payload_len = prop_oneof![3 => Just(500_usize), 1 => 1..3000_usize];
     let from = prop_oneof![4 => Just(0_usize), 1 => 0..5_usize];
     let to = prop_oneof![4 => Just(1_usize), 1 => 0..7_usize];
@@ -213,8 +213,8 @@ fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(frames)
 }
 
-/// Replaces one form of a zero checksum by the other. Sets the ID of IPv6 fragments to 0, because each port counts
-/// these IDs separately.
+/// Replaces one of the two forms of a zero checksum by the other form. Sets the ID of IPv6 fragments to 0, because each
+/// port counts these IDs separately.
 fn normal(mut frame: Vec<u8>) -> Vec<u8> {
     let Ok(layout) = Frame::received(&mut frame).layout().copied() else { return frame };
     let field = match layout.transport {
@@ -427,8 +427,8 @@ proptest! {
     }
 }
 
-/// The outcome of one host's frames to another host: the wire frames by flow, with their checksum state, and the number
-/// lost for each reason.
+/// The outcome of one host's frames to another host. It contains the wire frames by flow, with their checksum state,
+/// and the number of frames lost for each reason.
 #[derive(Debug, PartialEq)]
 struct Fate {
     arrived: BTreeMap<Flow, Vec<(Vec<u8>, &'static str)>>,

@@ -48,8 +48,8 @@ impl Trial {
         trial.outcome
     }
 
-    /// Advances the time to the arrival of `frame`, and raises the interrupts due before it. A frame that arrives when
-    /// a timer expires is included in the interrupt of the timer.
+    /// Advances the time to the arrival of `frame`, and raises the interrupts due before this arrival. A frame that
+    /// arrives when a timer expires is included in the interrupt of the timer.
     pub fn frame(&mut self, frame: Frame) {
         while let Some(due_ns) = self.moderator.next_due_ns().filter(|&due_ns| due_ns < frame.at_ns) {
             self.fire(due_ns);

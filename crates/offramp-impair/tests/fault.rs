@@ -1,4 +1,4 @@
-//! Impairments do exactly what they are configured for, and pass all frames unchanged without configuration.
+//! Impairments do exactly the configured changes. Without configuration, they pass all frames unchanged.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -409,8 +409,8 @@ fn one_by_one() -> AdapterConfig {
 
 #[test]
 fn a_segment_that_is_judged_wrongly_never_arrives_until_nobody_judges() {
-    // R8: a retransmission is judged wrongly again, so its connection stalls. A capture switches the offload off,
-    // because it must see the frames that the adapter hides, and the connection continues.
+    // R8: a retransmission is judged wrongly again, so its connection stalls. A capture must see the frames that the
+    // adapter hides, so it switches the offload off, and the connection continues.
     let faults = FaultConfig {
         verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 8 }),
         ..FaultConfig::default()

@@ -468,7 +468,7 @@ fn wrong_sizes_are_refused_with_their_range() {
     assert!(base.is_none() && !card(8).is_none());
 }
 
-/// The slow oracle: it processes every event separately, with plain vectors.
+/// The slow oracle: the oracle processes every event separately, with plain vectors.
 mod oracle {
     use super::*;
 

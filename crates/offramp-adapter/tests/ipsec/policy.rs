@@ -108,7 +108,7 @@ fn a_fragment_of_what_a_selector_with_ports_names_goes_in_the_clear_neither_way(
 
 #[test]
 fn a_packet_that_only_a_host_can_read_is_refused_in_the_clear_where_it_should_be_protected() {
-    // Linux accepts a datagram with two bytes after its end, but the parser gives it no layout.
+    // Linux accepts a datagram with two bytes after its end, but the adapter's parser cannot parse the datagram.
     let mut frame = fragment(false, 17);
     frame[20] = 0;
     frame[24..26].fill(0);
@@ -197,7 +197,7 @@ fn what_an_association_has_protected_is_lost_when_it_is_removed() {
     bed.run_until_idle();
     assert_eq!(bed.received(), b"clear");
     assert_eq!(losses(bed.transmit()), [(Loss::EspFragment, 1), (Loss::Discard, 1)]);
-    // The receiving end discards such packets from any sender.
+    // The receiving end discards these frames from any sender.
     let mut far = Bed::new(&config());
     far.controls[1].change_ipsec(&[add(SaDirection::In, &for_flow(0))]).unwrap();
     far.controls[1].change_ipsec(&[SaChange::Remove { direction: SaDirection::In, spi: SPI }]).unwrap();
@@ -216,7 +216,7 @@ fn entries_are_asked_in_their_order_and_before_associations() {
     let of_flow = |flow| for_flow(flow).selector;
     for no_match in [NoMatch::Bypass, NoMatch::Discard] {
         // Flow 0 is sealed by an association for all flows. Flow 1 bypasses. Flow 2 is lost, although a later entry
-        // bypasses it.
+        // bypasses the flow.
         let mut bed = Bed::protected(&gcm());
         for (control, direction) in bed.controls.iter().zip([SaDirection::Out, SaDirection::In]) {
             let entries = vec![

@@ -30,7 +30,7 @@ fn stream_bytes() -> u64 {
     given.map_or(STREAM_BYTES_DEFAULT, |text| text.parse().expect("OFFRAMP_ESP_STREAM_BYTES is a number of bytes"))
 }
 
-/// Returns the next association. Its suite and its mode alternate.
+/// Returns the next association. The suite and the mode alternate from one association to the next.
 fn next_sa(turn: u32) -> SaConfig {
     let names = ["aes128gcm16", "chacha20poly1305", "aes256gcm16-iiv", "aes128-sha256"];
     let (mode, esn) = (modes()[turn as usize % 3], turn.is_multiple_of(2));
@@ -99,7 +99,7 @@ fn several_queue_pairs_share_one_association_and_nothing_is_lost_or_out_of_order
         for n in 0..SUPER_FRAMES {
             // If one queue pair stalled while the other queue pairs seal more packets than the replay window, the
             // stalled pair's packets would be too old. The distance between the queue pairs depends on the machine, so
-            // they synchronise after each super-frame.
+            // the threads of the queue pairs synchronise after each super-frame.
             meet.wait();
             let payload = pattern(u64::from(n) + queue as u64, 60_000);
             left.host_mut().to_send.push_back(tcp_super_frame(queue as u16, n * 60_000, &payload, 1460));

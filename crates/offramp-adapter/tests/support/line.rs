@@ -4,7 +4,7 @@ use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-/// A line that delivers the scripted frames, and stores the frames put on it.
+/// A line that delivers the scripted frames, and stores the frames put on the line.
 #[derive(Debug, Default)]
 pub struct ScriptedLine {
     pub to_come: VecDeque<(u64, Vec<u8>)>,
@@ -16,8 +16,8 @@ pub struct ScriptedLine {
 }
 
 impl ScriptedLine {
-    /// Creates a line that delivers frames at these times and of these lengths. Each frame is an Ethernet frame with
-    /// its index.
+    /// Creates a line that delivers frames at these times and of these lengths. Each frame is an Ethernet frame that
+    /// contains the frame's index.
     pub fn bringing(arrivals: impl IntoIterator<Item = (u64, usize)>) -> Self {
         let to_come = arrivals.into_iter().enumerate().map(|(n, (at_ns, len))| (at_ns, numbered(n, len))).collect();
         Self { to_come, ..Self::default() }

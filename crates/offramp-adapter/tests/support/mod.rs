@@ -1,4 +1,4 @@
-//! A host in memory, and frames for it.
+//! A host in memory, and frames for the host.
 
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
