@@ -5,6 +5,7 @@
 use super::config::Config;
 use crate::schema::key::NOBODY;
 use caps::{CapSet, Capability};
+use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, chown, getgrouplist, getgroups, setgroups, setresgid, setresuid};
 use offramp_ports::sys::socket_file::SocketRights;
 use std::collections::BTreeMap;
@@ -61,7 +62,7 @@ impl Groups {
         let sockets = config.ports.iter().filter_map(|port| port.host.socket.as_ref());
         let of_guests = sockets.filter_map(|socket| Some(("port.host.socket_group", socket.group.as_ref()?)));
         let found = control.chain(of_guests).map(|(key, name)| {
-            let group = Group::from_name(name).map_err(|e| system("reading the groups")(e.into()))?;
+            let group = known(Group::from_name(name)).map_err(|e| system("reading the groups")(e.into()))?;
             let group = group.ok_or_else(|| PrivilegeError::NoGroup { key, name: name.clone() })?;
             Ok((name.clone(), group.gid))
         });
@@ -79,6 +80,12 @@ impl Groups {
     }
 }
 
+/// Returns the found entry. A system without the file of the entries (`/etc/passwd`, `/etc/group`) has no entry: the C
+/// library reports `ENOENT` there (getpwnam(3)).
+fn known<T>(found: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    if matches!(found, Err(Errno::ENOENT | Errno::ESRCH)) { Ok(None) } else { found }
+}
+
 impl Identity {
     /// Looks up the user and the groups named by the configuration.
     ///
@@ -87,8 +94,10 @@ impl Identity {
     pub fn find(config: &Config) -> Result<Self, PrivilegeError> {
         let groups = Groups::find(config)?;
         let own = Uid::effective();
-        let find = |name| User::from_name(name).map_err(|e| system("reading the users")(e.into()));
+        let find = |name| known(User::from_name(name)).map_err(|e| system("reading the users")(e.into()));
         let user = match &config.daemon.user {
+            // Root needs no entry to stay root.
+            Some(name) if name == "root" && own.is_root() => None,
             Some(name) => Some(find(name)?.ok_or_else(|| PrivilegeError::NoUser(name.clone()))?),
             // Root owns the machine's files, so the daemon must not stay root by accident.
             None if own.is_root() => {
@@ -179,4 +188,16 @@ fn is_user_here(user: Uid) -> bool {
 
 fn drop_set(set: CapSet) -> Result<(), PrivilegeError> {
     caps::clear(None, set).map_err(|error| system("giving up capabilities")(io::Error::other(error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_without_a_list_of_users_has_no_such_user() {
+        assert_eq!(known::<u8>(Err(Errno::ENOENT)), Ok(None));
+        assert_eq!(known::<u8>(Err(Errno::EIO)), Err(Errno::EIO));
+        assert_eq!(known(Ok(Some(1))), Ok(Some(1)));
+    }
 }
