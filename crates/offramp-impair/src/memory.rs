@@ -1,9 +1,9 @@
 //! A small packet memory in the adapter.
 //!
 //! A card of the 1990s had 8 or 16 KiB for both directions. An arriving frame must fit next to the frames not yet read
-//! out by the host. If there is too little room, a frame is lost. A [`PacketMemory`] is a memory of this kind between a
-//! wire and its reader. Frames enter the memory at the time of their arrival on the wire, and leave the memory when the
-//! reader takes them.
+//! out by the host. If the memory has too little room, a frame is lost. A [`PacketMemory`] models such a small memory,
+//! and lies between a wire and the wire's reader. Frames enter the memory at the time of their arrival on the wire, and
+//! leave the memory when the reader takes them.
 //!
 //! Arrival time and departure time are times of the wire, not of the thread. A late thread can take each frame with the
 //! time at which the frame was due, as [`Slow`](crate::fault::Slow) does. So a late thread loses the same frames as a
@@ -158,8 +158,8 @@ impl<W: Line> WirePort for PacketMemory<W> {
         self.memory.first().map(|first| first.at_ns).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// Reports arrivals after the last [`WirePort::advance`] or [`WirePort::take`] and assumes room in the memory for
-    /// these frames.
+    /// Predicts the arrivals after the last [`WirePort::advance`] or [`WirePort::take`], on the assumption that the
+    /// memory has room for these frames.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if !self.limits_receive() {
             return self.line.arrivals(skip, until_ns, note);
@@ -176,7 +176,8 @@ impl<W: Line> WirePort for PacketMemory<W> {
             return self.line.advance(now_ns, stats);
         }
         self.fill(now_ns);
-        // Frames lost by the wire were never reported, and reported frames are in the memory.
+        // Ignore the frames lost by the wire: `arrivals` never reported a frame that the wire then lost, and the
+        // reported frames are in the memory.
         self.line.advance(now_ns, stats);
         self.count(stats)
     }
@@ -188,7 +189,7 @@ impl<W: Line> Line for PacketMemory<W> {
     fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
         let line = self.line.next_room_ns(now_ns);
         let Some(buffers) = self.memory.config().transmit_buffers else { return line };
-        // The departure of this frame frees a buffer for the next frame.
+        // When the frame at index `behind` of `sending` departs, a transmit buffer becomes free for the next frame.
         let first_free = self.sending.len().checked_sub(buffers).and_then(|behind| self.sending.get(behind));
         first_free.copied().filter(|&at| at > now_ns).into_iter().chain(line).max()
     }

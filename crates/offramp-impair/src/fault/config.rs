@@ -9,12 +9,12 @@ pub const BUS_BYTES_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 pub const FRAME_NS: RangeInclusive<u64> = 0..=1_000_000_000;
 /// Valid values of the additional delay on the wire, nanoseconds.
 pub const DELAY_NS: RangeInclusive<u64> = 0..=10_000_000_000;
-/// Valid values of N, where one frame in N is lost, duplicated or judged wrongly.
+/// Valid values of `loss_one_in` and `duplicate_one_in` in [`FaultConfig`], and of [`VerdictConfig::one_in`].
 pub const ONE_IN: RangeInclusive<u32> = 2..=1_000_000_000;
-/// Valid sizes of reversed groups, frames.
+/// Valid values of [`FaultConfig::reverse_frames`], frames.
 pub const REVERSE_FRAMES: RangeInclusive<usize> = 2..=1024;
 
-/// A bus between the adapter and the host, which copies frames one at a time, in both directions.
+/// A bus between the adapter and the host. The bus copies one frame at a time, in either direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusConfig {
     /// Bytes copied per second, in both directions together; `None` if a copy takes no time.
@@ -39,8 +39,9 @@ pub enum WrongVerdict {
 pub struct VerdictConfig {
     /// The direction of the wrong verdicts.
     pub wrong: WrongVerdict,
-    /// One frame in this number is judged wrongly. The choice depends on the frame's bytes, so a retransmission is
-    /// judged wrongly again.
+    /// The verdict is wrong for each frame whose checksum over payload and TCP sequence number is a multiple of this
+    /// number. So on average, one frame in each group of this many frames gets a wrong verdict. A retransmission of the
+    /// same bytes gets a wrong verdict again.
     pub one_in: u32,
 }
 
@@ -49,18 +50,19 @@ pub struct VerdictConfig {
 pub struct FaultConfig {
     /// The bus to the host.
     pub bus: BusConfig,
-    /// Sends no frame over the bus while a received frame waits. This setting models a processor that does the copies,
-    /// and whose interrupt handler reads all arrived frames before a program continues.
+    /// True to send no frame over the bus while a received frame is being copied or waits for its copy. This setting
+    /// models a processor that does the copies, and whose interrupt handler reads all arrived frames before a program
+    /// continues.
     pub receive_first: bool,
-    /// One frame in this number is lost on the wire; `None` for no loss.
+    /// The wire loses one frame in each group of this many received frames; `None`: no loss.
     pub loss_one_in: Option<u32>,
-    /// One frame in this number arrives twice from the wire; `None` for no duplicates.
+    /// The wire delivers one frame in each group of this many received frames twice; `None`: no duplicates.
     pub duplicate_one_in: Option<u32>,
     /// Additional delay of each frame on the wire, nanoseconds.
     pub delay_ns: u64,
-    /// Number of frames in a group for delivery in reverse order; `None` for no reversal.
+    /// Number of frames in each group that the host receives in reverse order; `None`: the order stays unchanged.
     pub reverse_frames: Option<usize>,
-    /// The faulty checksum unit; `None` for a correct checksum unit.
+    /// The fault of the checksum unit; `None`: the checksum unit is correct.
     pub verdict: Option<VerdictConfig>,
     /// Seed for choosing the lost and the duplicated frames.
     pub seed: u64,
@@ -75,7 +77,7 @@ impl FaultConfig {
     /// Checks the settings that a user can get wrong.
     ///
     /// # Errors
-    /// Returns one line with the setting, its value and its range.
+    /// Returns a message of one line: the first invalid setting, its value and its range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         let verdict = self.verdict.map(|verdict| verdict.one_in);
         if let Some(rate) = self.bus.bytes_per_second {

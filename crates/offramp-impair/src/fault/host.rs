@@ -20,8 +20,9 @@ const TCP_SEQUENCE: std::ops::Range<usize> = 4..8;
 
 /// A host that receives each group of frames in reverse order. The frames left at the end of a batch also form a group.
 ///
-/// While a group is gathered, the frames of the group already count as delivered. If the host refuses a frame when the
-/// group is delivered, the frame counts as lost instead. The host is still interrupted.
+/// A frame counts as delivered as soon as it belongs to a group. If the host refuses the frame when the whole group is
+/// delivered, the counters are corrected, and the frame counts as lost. The host is interrupted even if it has refused
+/// frames.
 #[derive(Debug)]
 pub struct Reverse<H> {
     /// The wrapped host.
@@ -34,8 +35,8 @@ pub struct Reverse<H> {
 }
 
 impl<H: HostPort> Reverse<H> {
-    /// Reverses groups of `group` frames; with `None`, 0 or 1 the order is unchanged. `queue` of `control` has the
-    /// counters of this host's frames.
+    /// Wraps a host, and reverses the order of the frames in each group of `group` frames. If `group` is `None`, 0 or
+    /// 1, the order stays unchanged. `queue` of `control` has the counters of this host's frames.
     pub fn new(host: H, group: Option<usize>, control: &Arc<PortControl>, queue: usize) -> Self {
         let (group, control) = (group.unwrap_or(1), Arc::clone(control));
         Self { host, group, gathered: Vec::new(), free: Vec::new(), control, queue }
@@ -53,12 +54,13 @@ impl<H: HostPort> Reverse<H> {
     }
 }
 
-/// Corrects the counters of a frame that counted as delivered: the frame counts as lost.
+/// Corrects the counters for a frame refused by the host: the frame was counted as delivered, and is now counted as
+/// lost.
 fn lose_given(stats: &Direction, meta: &RxMeta, len: usize, error: PortError) {
     stats.frames_out.sub(u64::from(meta.segments));
     stats.bytes_out.sub(len as u64);
     stats.host_frames.sub(1);
-    // The wrong checksum was already counted at the delivery.
+    // A wrong checksum was already counted when the frame was counted as delivered.
     let meta = RxMeta { checksum: ChecksumState::Unknown, ..*meta };
     stats.given(&meta, len, Err(error.loss()));
 }
@@ -88,12 +90,12 @@ impl<H: HostPort> HostPort for Reverse<H> {
     }
 }
 
-/// A host behind a faulty checksum unit. The unit errs on frames whose checksum over payload and TCP sequence number is
-/// a multiple of `one_in`. A retransmission of the same bytes is judged wrongly again, so the TCP connection stalls for
-/// good (R8).
+/// A host behind an adapter's faulty checksum unit. The unit gives a wrong verdict on each frame whose checksum over
+/// payload and TCP sequence number is a multiple of [`VerdictConfig::one_in`]. A retransmission of the same bytes gets
+/// the wrong verdict again, so the TCP connection stalls for good (R8).
 ///
 /// Without `rx-checksum` there are no verdicts, and every frame passes. Coalesced frames share one verdict, so a
-/// retransmission is certain to be judged wrongly only without coalescing.
+/// retransmission is certain to get the wrong verdict only without coalescing.
 #[derive(Debug)]
 pub struct VerdictFault<H> {
     /// The wrapped host.
@@ -104,7 +106,7 @@ pub struct VerdictFault<H> {
 }
 
 impl<H: HostPort> VerdictFault<H> {
-    /// Wraps `host`; with `None`, no verdict is wrong.
+    /// Wraps `host`. If `config` is `None`, no verdict is wrong.
     pub fn new(host: H, config: Option<VerdictConfig>) -> Self {
         Self { host, config, copy: Vec::new(), wrong: 0 }
     }
@@ -126,7 +128,8 @@ impl<H: HostPort> VerdictFault<H> {
         self.host.rx_deliver(&RxMeta { checksum: ChecksumState::Partial(partial), ..*meta }, frame)
     }
 
-    /// Returns whether the verdict on a frame must be wrong. Copies the frame before its verdict is changed.
+    /// Returns whether the checksum unit gives a wrong verdict on the frame. If a wrong verdict is possible, copies the
+    /// frame into `self.copy`.
     fn is_judged_wrongly(&mut self, meta: &RxMeta, frame: &[u8]) -> bool {
         let Some(config) = self.config.filter(|config| may_be_wrong(config.wrong, meta.checksum)) else {
             return false;
@@ -167,8 +170,8 @@ fn may_be_wrong(wrong: WrongVerdict, verdict: ChecksumState) -> bool {
 }
 
 /// Returns the checksum over payload and TCP sequence number, as the criterion for a wrong verdict. Returns `None` for
-/// a frame without a UDP or TCP checksum. Also returns `None` for a frame without payload, since nothing would be
-/// retransmitted.
+/// a frame without a UDP or TCP checksum. Also returns `None` for a frame without payload, because a sender retransmits
+/// only payload.
 fn sum_of(frame: &Frame<'_>) -> Option<u64> {
     let (bytes, layout) = (frame.bytes(), frame.layout().ok()?);
     let is_summed = matches!(layout.transport, Transport::Tcp | Transport::Udp) && !layout.fragment;

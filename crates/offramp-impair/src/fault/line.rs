@@ -6,8 +6,8 @@ use offramp_adapter::pass_on;
 use offramp_adapter::port::{Arrival, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss as LossReason};
 
-/// Chooses one frame in each group of `n` frames. The seed determines the position in each group. So k complete groups
-/// contain exactly k chosen frames.
+/// Divides the frames into groups of `n` consecutive frames, and chooses one frame in each group. The seed determines
+/// the position of the chosen frame in each group. So k complete groups contain exactly k chosen frames.
 #[derive(Clone, Copy, Debug)]
 struct OneIn {
     n: u64,
@@ -38,7 +38,8 @@ fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A wire that loses one in `one_in` received frames, counted as [`Loss::Fault`](offramp_adapter::stats::Loss::Fault).
+/// A wire that loses one frame in each group of `one_in` received frames. A lost frame is counted as
+/// [`Loss::Fault`](offramp_adapter::stats::Loss::Fault).
 #[derive(Debug)]
 pub struct Loss<W> {
     /// The wrapped wire.
@@ -50,7 +51,8 @@ pub struct Loss<W> {
 }
 
 impl<W: Line> Loss<W> {
-    /// Wraps a wire, and loses one in `one_in` frames; `None` for no loss.
+    /// Wraps a wire, which then loses one frame in each group of `one_in` received frames. If `one_in` is `None`, no
+    /// frame is lost.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, lost: 0 }
     }
@@ -114,7 +116,7 @@ impl<W: Line> ReadOut for Loss<W> {
     }
 }
 
-/// A wire that delivers one in `one_in` received frames twice.
+/// A wire that delivers one frame in each group of `one_in` received frames twice.
 #[derive(Debug)]
 pub struct Duplicate<W> {
     /// The wrapped wire.
@@ -128,7 +130,8 @@ pub struct Duplicate<W> {
 }
 
 impl<W: Line> Duplicate<W> {
-    /// Wraps a wire, and duplicates one in `one_in` frames; `None` for no duplicates.
+    /// Wraps a wire, which then delivers one frame in each group of `one_in` received frames twice. If `one_in` is
+    /// `None`, no frame is duplicated.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, copy: Vec::new(), second: None }
     }

@@ -24,11 +24,11 @@ pub struct Slow<W> {
     /// The wrapped wire.
     pub line: W,
     bus: BusConfig,
-    /// Sends no frame while a received frame waits.
+    /// True to send no frame while a received frame is being copied or waits for its copy.
     receive_first: bool,
-    /// Time at which the last copy begun so far ends, nanoseconds.
+    /// End time of the latest copy that has begun, nanoseconds.
     bus_free_ns: u64,
-    /// The received frame being copied. The arrival time in this entry is the end of the copy.
+    /// The received frame being copied, with the end time of the copy as its arrival time.
     reading: Option<Arrival>,
     /// Time up to which all copies are finished, nanoseconds.
     now_ns: u64,
@@ -57,8 +57,9 @@ impl<W: ReadOut> Slow<W> {
         }
     }
 
-    /// With `receive_first`, sends no frame while a received frame waits. This setting models a machine whose processor
-    /// does the copies, and reads all arrived frames before a program continues.
+    /// If `receive_first` is true, the bus sends no frame while a received frame is being copied or waits for its copy.
+    /// This setting models a machine whose processor does the copies, and reads all arrived frames before a program
+    /// continues.
     #[must_use]
     pub fn receiving_first(self, receive_first: bool) -> Self {
         Self { receive_first, ..self }
@@ -69,7 +70,7 @@ impl<W: ReadOut> Slow<W> {
         self.reading.is_some_and(|reading| reading.at_ns > now_ns) || first(&self.line, now_ns).is_some()
     }
 
-    /// Finishes all copies with an end by `now_ns`, and begins the copy in progress at that time.
+    /// Finishes all copies for the host that end by `now_ns`, and begins the copy that is in progress at `now_ns`.
     fn run(&mut self, now_ns: u64) {
         while self.ready.len() < READY_FRAMES_MAX
             && let Some(Arrival { at_ns: end_ns, .. }) = self.reading.or_else(|| self.begin_reading(now_ns))
@@ -103,7 +104,8 @@ impl<W: ReadOut> Slow<W> {
         }
     }
 
-    /// Returns a frame with the time of its arrival at the host, if the bus is free for this frame from `free_ns` on.
+    /// Returns `arrival` with the end time of the frame's copy, which is the arrival time at the host. The bus is free
+    /// from `free_ns` on.
     fn copied(&self, free_ns: u64, arrival: Arrival) -> Arrival {
         let begin_ns = arrival.at_ns.max(free_ns);
         Arrival { at_ns: begin_ns.saturating_add(self.bus.copy_ns(arrival.len)), ..arrival }
@@ -172,8 +174,8 @@ impl<W: ReadOut> WirePort for Slow<W> {
         read.or_else(copied).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// Reports arrivals after the last [`WirePort::advance`] or [`WirePort::take`] and assumes no loss of a frame
-    /// before its copy begins.
+    /// Predicts the arrivals after the last [`WirePort::advance`] or [`WirePort::take`], on the assumption that no
+    /// frame is lost before its copy begins.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if self.bus.is_none() {
             return self.line.arrivals(skip, until_ns, note);
@@ -191,8 +193,8 @@ impl<W: ReadOut> WirePort for Slow<W> {
             return self.line.advance(now_ns, stats);
         }
         self.run(now_ns);
-        // Frames lost by the wire were never reported, and reported frames are already copied. At the maximum, the wire
-        // must not advance beyond the copies waiting for the host's thread.
+        // Return 0: `arrivals` never reported a frame that the wire then lost, and the reported frames are already
+        // copied. With the maximum number of copied frames, the wire must not advance past the end of the latest copy.
         let is_full = self.ready.len() >= READY_FRAMES_MAX;
         self.line.advance(if is_full { now_ns.min(self.bus_free_ns) } else { now_ns }, stats);
         0

@@ -56,12 +56,12 @@ pub enum OverflowPolicy {
     #[default]
     Drop,
     /// The frame displaces the oldest frames in the memory, except a frame being read out
-    /// ([`Loss::Overrun`](offramp_adapter::stats::Loss::Overrun)). If displacing makes too little room, the new frame
-    /// is lost.
+    /// ([`Loss::Overrun`](offramp_adapter::stats::Loss::Overrun)). If the displaced frames leave too little room, the
+    /// new frame is lost.
     Overrun,
     /// The frame is lost, and the adapter stops. Frames are lost until the driver has restarted the adapter
-    /// ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop), counted as missed by Linux's 8390 drivers). Frames in the
-    /// memory are read out in the meantime.
+    /// ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop), counted as missed by Linux's 8390 drivers). While the
+    /// adapter is stopped, the host still reads frames out of the memory.
     StopAndRecover {
         /// Time from the frame without room until frames are accepted again, nanoseconds.
         recover_ns: u64,
@@ -109,7 +109,7 @@ impl MemoryConfig {
     /// Checks the settings that a user can get wrong.
     ///
     /// # Errors
-    /// Returns one line with the setting, its value and its range.
+    /// Returns a message of one line: the first invalid setting, its value and its range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         match self.receive {
             ReceiveMemory::Unlimited => {}

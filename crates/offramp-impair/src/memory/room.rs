@@ -165,8 +165,8 @@ impl Memory {
         units <= self.config.capacity() - kept && self.first_unread() < self.ring_entries()
     }
 
-    /// Displaces frames until there is room, starting with the oldest displaceable frame. Returns the number of
-    /// displaced frames.
+    /// Displaces frames until the memory has room for `units` more units, starting with the oldest displaceable frame.
+    /// Returns the number of displaced frames.
     fn make_room(&mut self, units: usize) -> usize {
         let mut overrun = 0;
         while !self.has_room(units)
