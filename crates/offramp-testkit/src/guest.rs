@@ -30,7 +30,7 @@ pub struct Guest {
     frontend: Frontend,
     agreed: Negotiated,
     options: HandshakeOptions,
-    /// Receive queues of the guest, without queues taken out by `take_pairs`.
+    /// Receive queues of the guest, except the queues that `take_pairs` has removed.
     rx: Vec<RxQueue>,
     tx: Vec<TxQueue>,
     control: Option<ControlQueue>,
@@ -118,7 +118,7 @@ impl Guest {
         (0..vrings).map(|index| self.frontend.get_vring_base(index)).collect()
     }
 
-    /// Restarts all rings at `bases`, the result of [`Guest::stop`].
+    /// Restarts all rings at the positions in `bases`, the result of [`Guest::stop`].
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -135,12 +135,12 @@ impl Guest {
     }
 
     /// Continues over a new connection to a backend that listens at `path`, with the same memory. The old backend must
-    /// be dead or stopped ([`Guest::stop`]). A running backend would notice the end of the connection too late, and
-    /// continue in the same rings. Split rings, and packed rings used in ring order, continue after the last chain used
-    /// by the device. The backend processes the chains in flight of these rings again. Other packed rings must be reset
-    /// before the call ([`Guest::reset_rings`]). With [`GuestBuilder::inflight`], packed rings are announced with the
-    /// initial position, because a frontend knows only this position. The backend must read the old position from the
-    /// inflight region.
+    /// be dead or stopped ([`Guest::stop`]). A backend that still ran would notice the end of its connection too late,
+    /// and would use the same rings as the new backend. Split rings, and packed rings used in ring order, continue
+    /// after the last chain used by the device. The backend processes the chains in flight of these rings again. Other
+    /// packed rings must be reset before the call ([`Guest::reset_rings`]). With [`GuestBuilder::inflight`], packed
+    /// rings are announced with the initial position, because a frontend knows only this position. The backend must
+    /// read the old position from the inflight region.
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
         self.frontend = Frontend::connect(path);
         self.agreed = self.frontend.negotiate(&self.options).expect("negotiating with the backend again");
@@ -159,7 +159,7 @@ impl Guest {
     }
 
     /// Continues in `memory`, a copy of this guest's memory, with a backend that listens at `path`, as at the end of a
-    /// live migration. The rings start at `bases`, the result of [`Guest::stop`].
+    /// live migration. The rings start at the positions in `bases`, the result of [`Guest::stop`].
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.
@@ -189,7 +189,7 @@ impl Guest {
         self.start_at(bases)
     }
 
-    /// Returns the number of queue pairs, without pairs taken out by [`Guest::take_pairs`].
+    /// Returns the number of queue pairs, except the pairs that [`Guest::take_pairs`] has removed.
     pub fn pairs(&self) -> usize {
         self.rx.len()
     }

@@ -12,10 +12,11 @@ const POOL: &str = "/proc/sys/vm/nr_hugepages";
 /// Kernel file with memory statistics.
 const MEMINFO: &str = "/proc/meminfo";
 
-/// Maximum wait for the pages of an ended guest. After this time, the mapping reports that no page is available.
+/// Maximum time to wait until the huge pages of an ended guest are free. If the pages are still in use after this time,
+/// the mapping fails.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(30);
 
-/// Reserved huge pages in the kernel's pool. Dropping the value restores the pool.
+/// Huge pages added to the kernel's pool. Dropping the value restores the earlier size of the pool.
 #[derive(Debug)]
 pub struct HugePages {
     before: u64,
@@ -62,7 +63,7 @@ impl HugePages {
         self.page_len
     }
 
-    /// Waits until `count` pages can be mapped. A backend can still hold the pages of an ended guest.
+    /// Waits until `count` huge pages can be mapped, because a backend can still hold the pages of an ended guest.
     pub(crate) fn wait_for(count: u64) {
         let until = Instant::now() + GIVEN_BACK_WITHIN;
         let promised = || meminfo("HugePages_Rsvd").expect("the kernel's account of huge pages");

@@ -30,7 +30,7 @@
 //! assert_eq!(received.frame, [0xff; 60]);
 //! ```
 
-// A test kit reports faults by panics, so a note at every function would add nothing.
+// A test kit reports faults by panics, so a section `# Panics` at every function would add nothing.
 #![allow(clippy::missing_panics_doc)]
 
 pub mod features;

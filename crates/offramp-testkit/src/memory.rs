@@ -150,13 +150,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: this is exactly the range reserved by `map`, and no pointer into the region is left. A failure would
-        // only leak address space, which a test survives.
+        // SAFETY: this is exactly the range reserved by `map`, and no pointer into the region is left. Ignore a failure
+        // of the call, because the failure would only leak address space of the test process.
         let _ = unsafe { munmap(self.reserved, self.reserved_len.get()) };
     }
 }
 
-/// Returns a length above zero.
+/// Returns `len` as a nonzero number, and panics if `len` is 0.
 fn size(len: u64) -> NonZeroUsize {
     NonZeroUsize::new(len as usize).expect("a length above zero")
 }
@@ -354,7 +354,7 @@ impl GuestMemory {
         self.write(addr, &from.read_vec(addr, PAGE_LEN as usize));
     }
 
-    /// Marks the bytes allocated in `from` as allocated.
+    /// Marks the bytes that are allocated in `from` as allocated in this memory too.
     pub(crate) fn take_over_allocations(&self, from: &Self) {
         for (mine, theirs) in self.regions.iter().zip(from.regions.iter()) {
             mine.next_free.store(theirs.next_free.load(Ordering::Relaxed), Ordering::Relaxed);

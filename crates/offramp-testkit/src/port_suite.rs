@@ -25,8 +25,8 @@ pub trait Bed {
     /// Returns the host's next received frame, if any.
     fn recv(&mut self) -> Option<Vec<u8>>;
 
-    /// Removes the host's room for received frames. Returns false if the host always has room. [`Bed::make_room`]
-    /// restores the room.
+    /// Leaves the host without room for received frames. Returns false if this kind of host always has room.
+    /// [`Bed::make_room`] restores the room.
     fn take_room(&mut self) -> bool;
 
     /// Restores the host's room for received frames.
@@ -114,7 +114,7 @@ fn a_lent_frame_stays_until_the_next_one(bed: &mut impl Bed) {
     bed.send(&first);
     bed.send(&second);
     assert!(fetch(bed.port()) == first);
-    // Other work of the port must not change the lent frame.
+    // The port must not change the lent frame while the port delivers other frames to the host.
     for number in 3..9 {
         deliver(bed, &frame(number, 1514));
     }
@@ -132,7 +132,7 @@ fn a_frame_is_lent_with_another_tag_and_then_as_it_was(bed: &mut impl Bed) {
         for _ in 0..2 {
             let lent = bed.port().tx_frame_with_tag(TagChange::Push(0xa007)).expect("room for a tag");
             assert!(lent.bytes() == tagged);
-            // Other work of the port must not change the lent frame.
+            // The port must not change the lent frame while the port delivers other frames to the host.
             deliver(bed, &frame(number, 1514));
             let lent = bed.port().tx_frame_with_tag(TagChange::Push(0xa007)).expect("room for a tag");
             assert!(lent.bytes() == tagged);
@@ -154,7 +154,7 @@ fn what_is_delivered_is_seen_once_whole_and_in_order(bed: &mut impl Bed) {
     assert!(bed.recv().is_none_or(|frame| frame[12..14] != EXPERIMENTAL));
 }
 
-/// Returns the sum of headers that makes the checksum of a payload correct.
+/// Returns the sum of the headers with which the checksum over headers and `payload` is correct.
 fn headers_sum(payload: &[u8]) -> Sum {
     Sum::word(checksum::sum(payload).checksum())
 }
@@ -167,8 +167,8 @@ fn frames_written_in_place_are_seen_when_they_are_committed(bed: &mut impl Bed) 
         return; // A port without in-place writes skips this test.
     }
     assert!(bed.port().rx_reserve(1, &[0; HEAD_LEN]) && bed.port().rx_reserve(2, &[0; HEAD_LEN]));
-    // Append pieces to the frames in rotation. Before each piece, append a piece with a wrong checksum, which the port
-    // must refuse.
+    // In each round, append one piece of payload to each frame. Before each piece, append a piece with a wrong
+    // checksum, which the port must refuse.
     let payloads: Vec<Vec<&[u8]>> = wanted.iter().map(|frame| frame[HEAD_LEN..].chunks(331).collect()).collect();
     for round in 0..5 {
         for (slot, payloads) in payloads.iter().enumerate() {

@@ -15,8 +15,8 @@
 //!    batch;
 //! 4. `old_used` is set to the position after the batch, and the entries return to the free list.
 //!
-//! A single store of a word separates each step from the next. So a backend can be killed between any two instructions.
-//! The frontend can also write the region, so each field is read once and checked.
+//! A single store of one word completes each step. So the region and the ring are consistent even if a backend is
+//! killed between two instructions. The frontend can also write the region, so each field is read once and checked.
 
 use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
@@ -127,7 +127,7 @@ pub struct Part {
     start: usize,
 }
 
-/// The positions stored by an earlier backend when it ended.
+/// The progress of an earlier backend, as stored in the region when that backend ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Position before the last published batch. Equals `after` if the whole batch was published.
@@ -165,11 +165,13 @@ impl Part {
     /// Stores the position `place`, with no batch in progress.
     pub(crate) fn settle(&self, place: Place, size: u16) {
         self.set_positions(place, place);
-        // This store follows the positions, because different positions without saved descriptors would be invalid.
+        // Store the positions before the number of saved descriptors. A crash after the opposite order could leave two
+        // different positions without saved descriptors, which is invalid.
         self.word(SHAPE_AT).store(word([VERSION, size, 0, 0]), Ordering::Release);
     }
 
-    /// Saves the descriptors of a batch before the batch is published, and the position after the batch.
+    /// Saves the descriptors of a batch and the positions before and after the batch. Call this function before the
+    /// batch is published.
     pub(crate) fn begin(&self, before: Place, after: Place, size: u16, batch: impl Iterator<Item = Saved>) {
         let mut count = 0;
         // A batch lies in the ring, so it has at most `size` descriptors.

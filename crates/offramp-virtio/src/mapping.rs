@@ -46,7 +46,7 @@ pub enum MemoryError {
     /// The file cannot be mapped.
     #[error("mapping: {0}")]
     Map(io::Error),
-    /// The file's length cannot be read, or its mapping cannot be watched.
+    /// The file's length cannot be read, or the mapping of the file cannot be watched.
     #[error("looking at the file, or watching its mapping: {0}")]
     Io(#[from] io::Error),
 }

@@ -117,8 +117,8 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Returns the flags of a single-descriptor chain with a frame. For a control queue, returns flags that no command
-    /// has.
+    /// Returns the flags of a descriptor that alone contains a frame. For a control queue, returns flags that no
+    /// descriptor has.
     #[inline]
     fn of_a_frame(self) -> u16 {
         match self {
@@ -159,7 +159,7 @@ pub struct Fetched {
     pub chains: usize,
     /// Number of unusable chains, 0 or 1. The unusable chain is the last fetched chain and has length 0.
     pub bad: usize,
-    /// Reason to refuse the unusable chain.
+    /// Reason why the unusable chain is refused.
     pub reason: Option<BadChain>,
 }
 
@@ -235,7 +235,7 @@ impl Ring {
     /// Returns whether the driver now needs a notification for the last `unsignalled` published slots.
     ///
     /// For a deferred notification, pass the number of all slots published since the last decision. The driver might
-    /// have set `used_event` to any of these slots, and might sleep until the notification.
+    /// have set `used_event` to the position of any of these slots, and might sleep until the notification.
     pub fn needs_notification(&self, unsignalled: u32) -> bool {
         match self {
             Self::Split(ring) => ring.needs_notification(unsignalled),

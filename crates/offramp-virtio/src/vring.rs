@@ -257,8 +257,8 @@ impl Vring {
         self.kick.drain();
     }
 
-    /// Returns whether a started ring will receive no kicks. Such a ring has no descriptor for kicks, or was started
-    /// after the last request for kicks.
+    /// Returns whether a started ring will receive no kicks: the ring has no descriptor for kicks, or kicks are not
+    /// requested from the driver.
     pub fn is_unannounced(&self) -> bool {
         self.is_started() && !(self.wants_kicks && self.kick.fd().is_some())
     }

@@ -40,13 +40,13 @@ pub enum Dialect {
 pub struct HandshakeOptions {
     /// Order of the requests in the handshake.
     pub dialect: Dialect,
-    /// Required features. Without these features, the test is meaningless.
+    /// Required features: the negotiation panics if the backend does not offer one of these features.
     pub required: u64,
     /// Features that the guest accepts if the backend offers them.
     pub optional: u64,
     /// Protocol features that the frontend accepts if the backend offers them.
     pub protocol: u64,
-    /// True to enable the rings after the frontend has started the rings.
+    /// True if the frontend sends `SET_VRING_ENABLE` for each ring after the start of the ring.
     pub enables: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Negotiated {
     pub protocol_offered: u64,
     /// Protocol features in use after the negotiation.
     pub protocol: u64,
-    /// Maximum number of queue pairs, 1 if the backend does not support the query.
+    /// Maximum number of queue pairs of the backend, from `GET_QUEUE_NUM`. 1 without the protocol feature `MQ`.
     pub queue_pairs_max: u64,
 }
 

@@ -70,7 +70,7 @@ pub struct MemRegion {
 }
 
 impl MemRegion {
-    /// Returns the correct description of a region.
+    /// Returns the description that is correct for `region`.
     pub fn new(region: &Region) -> Self {
         Self {
             guest_addr: region.guest_addr(),
@@ -271,12 +271,12 @@ impl Frontend {
         self.tell(request::SET_VRING_ADDR, &payload, &[])
     }
 
-    /// Sends `SET_VRING_KICK`. Without a descriptor, the backend polls.
+    /// Sends `SET_VRING_KICK`. Without a descriptor, the backend polls the available ring.
     pub fn set_vring_kick(&self, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
         self.tell_vring_fd(request::SET_VRING_KICK, index, fd)
     }
 
-    /// Sends `SET_VRING_CALL`. Without a descriptor, the driver polls.
+    /// Sends `SET_VRING_CALL`. Without a descriptor, the driver polls the used ring.
     pub fn set_vring_call(&self, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
         self.tell_vring_fd(request::SET_VRING_CALL, index, fd)
     }

@@ -8,13 +8,13 @@ use std::os::unix::net::UnixStream;
 use super::message::request;
 use super::{Frontend, PeerError};
 
-/// Direction of a transfer: save.
+/// Direction of a state transfer: from the backend to the frontend (save).
 const SAVE: u32 = 0;
-/// Direction of a transfer: load.
+/// Direction of a state transfer: from the frontend to the backend (load).
 const LOAD: u32 = 1;
-/// Mask for the error in an answer.
+/// Mask for the error number in the backend's answer.
 const ERROR: u64 = 0xff;
-/// Bit of an answer: no descriptor is returned.
+/// Bit in the backend's answer: the answer carries no file descriptor.
 const NO_FILE: u64 = 1 << 8;
 
 impl Frontend {

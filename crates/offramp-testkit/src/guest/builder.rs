@@ -89,7 +89,8 @@ impl GuestBuilder {
         Self { queue_pairs: pairs, ..self.features_if_offered(optional) }
     }
 
-    /// Adds required features (see [`crate::features`]). Without these features, the test is meaningless.
+    /// Adds required features (see [`crate::features`]): the negotiation panics if the backend does not offer one of
+    /// these features.
     #[must_use]
     pub fn features(self, mask: u64) -> Self {
         self.require(mask, true)
@@ -143,8 +144,8 @@ impl GuestBuilder {
         self.require(features::IN_ORDER, on)
     }
 
-    /// Sets whether the queues sleep until an interrupt of the device. If on, a missing interrupt makes a wait fail. If
-    /// off, the queues request no interrupts and poll.
+    /// Sets whether the queues sleep until an interrupt of the device. If `on` is true, a wait fails if the device
+    /// sends no interrupt. If `on` is false, the queues request no interrupts and poll the rings.
     #[must_use]
     pub fn interrupts(self, on: bool) -> Self {
         Self { interrupts: on, ..self }
@@ -156,7 +157,8 @@ impl GuestBuilder {
         Self { control_queue: true, ..self.require(features::CTRL_VQ, true) }
     }
 
-    /// Sets whether the guest enables the rings after it has started the rings. If off, a test enables the rings later.
+    /// Sets whether the guest sends `SET_VRING_ENABLE` for each ring after the start of the ring. If `on` is false, the
+    /// test can enable the rings later.
     #[must_use]
     pub fn enabled(mut self, on: bool) -> Self {
         self.handshake.enables = on;

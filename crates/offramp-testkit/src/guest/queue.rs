@@ -110,12 +110,13 @@ impl Queue {
         }
     }
 
-    /// Returns all visible used chains that were not taken, without taking them.
+    /// Returns all used chains that are visible in the ring and not taken yet. The chains stay untaken.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.ring.snoop_used()
     }
 
-    /// Returns the number of chains that the device has not used yet, or that are used and not taken.
+    /// Returns the number of chains in flight: the chains that the device has not used yet, and the used chains that
+    /// are not taken yet.
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight()
     }

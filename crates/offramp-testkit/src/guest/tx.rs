@@ -111,8 +111,8 @@ impl TxQueue {
         self.layout = layout;
     }
 
-    /// Sets whether the queue keeps a copy of frames sent from now on. If on, a frame changed by the device causes a
-    /// panic: a device must only read the buffers of a sent frame (virtio 1.3, 2.7.5.1).
+    /// Sets whether the queue keeps a copy of frames sent from now on. If the copy is kept, a frame changed by the
+    /// device causes a panic: a device must only read the buffers of a sent frame (virtio 1.3, 2.7.5.1).
     pub fn set_compare(&mut self, on: bool) {
         self.compare = on;
     }

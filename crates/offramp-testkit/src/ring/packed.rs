@@ -87,7 +87,8 @@ pub struct PackedDriver {
     unpublished_slots: u16,
     /// Position of the next used descriptor.
     next_used: Position,
-    /// Used chains found but not taken. Taking a chain frees its ID and slots.
+    /// Used chains that the driver has read from the ring and that are not taken yet. Taking a chain frees the chain's
+    /// ID and slots.
     seen: VecDeque<(Used, Chain)>,
 }
 
@@ -198,15 +199,15 @@ impl PackedDriver {
         Some(used)
     }
 
-    /// Returns all visible untaken used chains, without taking them.
+    /// Returns all used chains that are visible in the ring and not taken yet. The chains stay untaken.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.look();
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// Returns the number of untaken chains visible at the last scan of the ring. [`PackedDriver::take_used`] scans the
-    /// ring only if every chain found earlier was taken. So after `take_used` returned a chain, the number counts the
-    /// chains visible together with this chain.
+    /// Returns the number of used chains that the last scan of the ring found and that are not taken yet.
+    /// [`PackedDriver::take_used`] scans the ring only if every used chain found earlier was taken. So right after such
+    /// a scan, the number shows how many chains the device made visible together with the taken chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
@@ -247,8 +248,8 @@ impl PackedDriver {
         !self.seen.is_empty() || (self.in_flight.len > 0 && self.is_used())
     }
 
-    /// Requests an interrupt after the used position passes `chains` more descriptors (1: at the next descriptor).
-    /// Valid only with `EVENT_IDX`.
+    /// Requests an interrupt when the device has used `chains` more descriptors. The count starts at the driver's next
+    /// used position, so 1 means the next descriptor. Valid only with `EVENT_IDX`.
     pub fn interrupt_after(&mut self, chains: u16) {
         assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
         let mut at = self.next_used;
@@ -261,7 +262,8 @@ impl PackedDriver {
         self.write_driver_event(0, EVENT_DISABLE);
     }
 
-    /// Returns the number of chains in flight: not used yet, or used and not taken.
+    /// Returns the number of chains in flight: the chains that the device has not used yet, and the used chains that
+    /// are not taken yet.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len + self.seen.len()
     }

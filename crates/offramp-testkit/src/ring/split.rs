@@ -66,13 +66,14 @@ pub struct SplitDriver {
     next: Vec<u16>,
     tables: Tables,
     in_flight: InFlight,
-    /// Available index of the next chain.
+    /// Available index that the next added chain gets.
     avail_idx: u16,
     /// Published available index.
     published_idx: u16,
-    /// Number of used entries read.
+    /// Number of entries that the driver has read from the used ring.
     seen_used: u16,
-    /// Used chains found but not taken. Taking a chain frees its ID and descriptors.
+    /// Used chains that the driver has read from the ring and that are not taken yet. Taking a chain frees the chain's
+    /// ID and descriptors.
     seen: VecDeque<(Used, Chain)>,
 }
 
@@ -161,15 +162,15 @@ impl SplitDriver {
         Some(used)
     }
 
-    /// Returns all visible untaken used chains, without taking them.
+    /// Returns all used chains that are visible in the ring and not taken yet. The chains stay untaken.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.look();
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// Returns the number of untaken chains visible at the last scan of the ring. [`SplitDriver::take_used`] scans the
-    /// ring only if every chain found earlier was taken. So after `take_used` returned a chain, the number counts the
-    /// chains visible together with this chain.
+    /// Returns the number of used chains that the last scan of the ring found and that are not taken yet.
+    /// [`SplitDriver::take_used`] scans the ring only if every used chain found earlier was taken. So right after such
+    /// a scan, the number shows how many chains the device made visible together with the taken chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
@@ -204,8 +205,8 @@ impl SplitDriver {
         !self.seen.is_empty() || self.used_idx() != self.seen_used
     }
 
-    /// Requests an interrupt after `chains` more chains are used than the driver has found used (1: at the next chain).
-    /// Valid only with `EVENT_IDX`.
+    /// Requests an interrupt when the device has used `chains` more chains. The count starts after the chains that the
+    /// driver has already found used, so 1 means the next chain. Valid only with `EVENT_IDX`.
     pub fn interrupt_after(&mut self, chains: u16) {
         assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
         self.set_used_event(self.seen_used.wrapping_add(chains).wrapping_sub(1));
@@ -221,7 +222,8 @@ impl SplitDriver {
         }
     }
 
-    /// Returns the number of chains in flight: not used yet, or used and not taken.
+    /// Returns the number of chains in flight: the chains that the device has not used yet, and the used chains that
+    /// are not taken yet.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len + self.seen.len()
     }

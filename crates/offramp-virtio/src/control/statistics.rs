@@ -73,8 +73,8 @@ impl StatisticsOf {
     }
 }
 
-/// Appends the reply for one kind to an answer: `virtio_net_stats_reply_hdr`, then the counters. Missing counters are
-/// written as 0.
+/// Appends the reply for one kind of statistics to an answer: `virtio_net_stats_reply_hdr`, then the counters. If
+/// `counters` is too short, the missing counters are written as 0.
 pub fn append_reply(answer: &mut Vec<u8>, vq_index: u16, kind: StatisticsTypes, counters: &[u64]) {
     let count = kind.counters();
     // `size` includes the header.

@@ -6,8 +6,9 @@ use crate::memory::{GuestMemory, Window};
 use crate::net_header::HEADER_LEN;
 use std::ptr::NonNull;
 
-/// Maximum number of taken chains before the waiting chains in the vector. Beyond this number, the waiting chains move
-/// to the front. The move is rare enough to cost nothing, and the vector is small enough to stay in the cache.
+/// Maximum number of taken chains that stay in the vector in front of the waiting chains. With more taken chains, the
+/// waiting chains move to the front of the vector. The move is rare enough to cost nothing, and the vector is small
+/// enough to stay in the cache.
 pub(super) const TAKEN_MAX: usize = 8 * FETCH_MAX;
 
 /// Length of a cache line in bytes.
@@ -35,10 +36,10 @@ impl Buffer {
         len
     }
 
-    /// Acquires ownership of the cache line at `offset` by a write. The byte has no meaning until the buffer is used. A
-    /// prefetch for writing does not acquire a line that this processor can already read. The guest's processor has
-    /// also read the earlier contents, so the line is shared. The claims of a batch run in parallel, but the writes of
-    /// the batch's frames run one after another.
+    /// Acquires ownership of the cache line at `offset` by a write. The written byte has no meaning, because the driver
+    /// reads the buffer only after the device has used the chain. A prefetch for writing does not acquire a line that
+    /// this processor can already read. The guest's processor has also read the earlier contents, so the line is
+    /// shared. The claims of a batch run in parallel, but the writes of the batch's frames run one after another.
     #[inline]
     fn claim(&self, offset: usize) {
         if offset < self.len as usize {
@@ -59,7 +60,7 @@ impl Buffer {
 pub struct Chain {
     /// Index of the head (split), or buffer ID (packed).
     pub(super) id: u16,
-    /// Number of ring entries of the chain. The number is 1 in a split ring.
+    /// Number of ring slots that the chain occupies: always 1 in a split ring.
     pub(super) slots: u16,
     pub(super) first: u32,
     pub(super) count: u32,
@@ -67,8 +68,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Returns the total length of the chain's buffers in bytes. Returns 0 for an unusable chain, which must only be
-    /// returned.
+    /// Returns the total length of the chain's buffers in bytes. Returns 0 for an unusable chain: the device must
+    /// return such a chain to the driver without using its buffers.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a chain without bytes is a bad one")]
     pub fn len(&self) -> usize {

@@ -13,7 +13,7 @@ const INDIRECT_AT: u64 = 0x80;
 const DRIVER_AT: u64 = 0x100;
 const DEVICE_AT: u64 = 0x200;
 const BUFFER_AT: u64 = 0x800;
-/// Flag of a packed descriptor.
+/// Flags of a packed descriptor: `AVAIL` and `USED` (virtio 1.3, 2.8.1).
 const AVAIL: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
 
@@ -272,7 +272,8 @@ fn packed_descriptor(memory: &GuestMemory, at: Position, id: u16, flags: u16) {
     poke(memory, DESCRIPTOR_LEN * u64::from(at.index), descriptor);
 }
 
-/// Writes descriptors in the state in which all descriptors were returned to the driver in the laps before `at`.
+/// Writes the descriptors of a ring in which the device has used every descriptor before position `at`, and none from
+/// `at` on.
 fn used_up_to(memory: &GuestMemory, at: Position, size: u16) {
     for nth in 0..size {
         let slot = after(at, nth, size);

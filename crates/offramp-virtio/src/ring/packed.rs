@@ -35,16 +35,16 @@ const BASE_NEW: u32 = 0x8000_8000;
 
 /// Returns whether no device has ever used a descriptor of this ring.
 ///
-/// Frontends without wrap counters (User Mode Linux) send a base of 0 for a new ring. Other frontends send 0 for a ring
-/// that stopped at index 0 after an odd number of laps. The descriptors in memory distinguish a new ring from a stopped
-/// ring. In the stopped ring, the last chain was used with wrap counter 1, so the chain's first descriptor has `USED`.
-/// The bit stays set when the driver makes the descriptor available again, with wrap counter 0. In a new ring, the
-/// driver is in its first lap, and sets only `AVAIL`.
+/// Frontends without wrap counters (User Mode Linux) send a base of 0 for a new ring. For other frontends, a base of 0
+/// means that the ring stopped at index 0 with wrap counter 0, after an odd number of laps. The descriptors in memory
+/// distinguish a new ring from a stopped ring. In the stopped ring, the last chain was used with wrap counter 1, so the
+/// chain's first descriptor has `USED`. `USED` stays set when the driver makes the descriptor available again, with
+/// wrap counter 0. In a new ring, the driver is in its first lap, and sets only `AVAIL`.
 ///
 /// # Safety
-/// `size` aligned descriptors are mapped at `descriptors`.
+/// `descriptors` is aligned, and `size` descriptors are mapped there.
 unsafe fn is_new(descriptors: NonNull<Descriptor>, size: u16) -> bool {
-    // SAFETY: `at` is below `size`, and the caller guarantees `size` descriptors.
+    // SAFETY: `at` is below `size`, and the caller guarantees `size` mapped descriptors.
     let flags = |at: u16| unsafe { read_descriptor(descriptors.add(at.into())) }.flags;
     (0..size).all(|at| flags(at) & USED == 0)
 }
@@ -111,7 +111,7 @@ impl Ring {
         if !descriptors.is_aligned() || !is_aligned(driver_event) || !is_aligned(device_event) {
             return Err(BadRing::Alignment);
         }
-        // SAFETY: `size` aligned descriptors start at `descriptors`, in memory that the caller keeps mapped.
+        // SAFETY: `descriptors` is aligned, and `size` descriptors start there, in memory that the caller keeps mapped.
         let base = if base == 0 && unsafe { is_new(descriptors, size) } { BASE_NEW } else { base };
         let next_available = Position::from_bits(base as u16);
         // All fetched chains are used in order, so the two positions are equal when a ring starts. A frontend that

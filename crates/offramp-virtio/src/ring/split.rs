@@ -101,8 +101,8 @@ impl Ring {
     pub(crate) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         let available = self.word(self.available, 1).load(Ordering::Acquire);
         let waiting = available.wrapping_sub(self.next_available);
-        // A driver that waits for used chains has at most a full ring of chains at the device. Without this check, a
-        // driver that does not wait could make a batch endless.
+        // A correct driver waits for used chains when the ring is full, so at most `size` chains are at the device.
+        // Without this check, a driver that does not wait could make a batch endless.
         if waiting > self.size || available.wrapping_sub(self.published) > self.size {
             return Err(Broken::AvailableIndex);
         }

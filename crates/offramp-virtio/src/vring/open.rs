@@ -51,7 +51,7 @@ struct Place {
 // frames before the memory.
 unsafe impl Send for OpenFrame {}
 
-/// The open frames of a ring, by number.
+/// The open frames of a ring, by slot number.
 #[derive(Debug, Default)]
 pub(super) struct OpenFrames {
     frames: Vec<OpenFrame>,
