@@ -51,7 +51,7 @@ impl Sum {
         Self(be.to_be() as u64)
     }
 
-    /// Returns the sum of two messages. Each message starts at an even offset.
+    /// Returns the sum of two parts of a message. Each part starts at an even offset of the message.
     #[inline]
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
@@ -67,7 +67,7 @@ impl Sum {
         self.plus(Self(!other.0))
     }
 
-    /// Returns the sum of the same bytes moved to an odd offset of the message (RFC 1071 section 2, byte order
+    /// Returns the sum that the same bytes have at an odd offset of the message (RFC 1071 section 2, byte order
     /// independence).
     #[inline]
     #[must_use]
@@ -79,7 +79,8 @@ impl Sum {
     /// other multiple of 0xffff.
     #[inline]
     pub const fn fold(self) -> u16 {
-        // The upper half of x + rotated x is upper half + lower half + the carry between the halves.
+        // In `x + x.rotate_left(32)`, the upper half is the sum of both halves of `x`, plus the carry out of the same
+        // sum in the lower half.
         let sum32 = (self.0.wrapping_add(self.0.rotate_left(32)) >> 32) as u32;
         let sum16 = (sum32.wrapping_add(sum32.rotate_left(16)) >> 16) as u16;
         u16::from_be(sum16)
@@ -157,13 +158,13 @@ pub(crate) struct Head<'a> {
     pub(crate) bytes: &'a [u8; Head::LEN_MAX],
     /// Length of the head in bytes.
     pub(crate) len: usize,
-    /// Words that replace words of `bytes`: even offset and value (host integer).
+    /// Words that replace words of `bytes`, each with its even offset and its value (host integer).
     pub(crate) fixed: [(u8, u16); 2],
     /// Even offset of each of the [`HeadWords`], or [`Head::NOWHERE`].
     pub(crate) places: [u8; HeadWords::COUNT],
     /// Offset of the segment's checksum in the frame.
     pub(crate) checksum_at: usize,
-    /// Word written in place of a checksum of 0 (host integer).
+    /// Value written to the checksum field if the computed checksum is 0 (host integer).
     pub(crate) checksum_zero: u16,
 }
 

@@ -8,7 +8,8 @@
 //!   wrong checksum leaves the aggregate unchanged.
 //! * Frames of a flow keep their order: an aggregate is delivered before any later frame of the same flow. A pure ACK,
 //!   a frame with a wrong checksum or a frame with IPv4 options flushes the frame's flow. The ports of a fragment are
-//!   unknown, so a fragment flushes every flow between the fragment's addresses. A malformed frame flushes all flows.
+//!   unknown, so a fragment flushes every flow with the fragment's source and destination address. A malformed frame
+//!   flushes all flows.
 //! * Ethernet padding is trimmed before a frame is coalesced. A frame with other bytes after the IP packet (a
 //!   redundancy control trailer, a time stamp) is delivered alone and unchanged.
 //! * Two fields that Linux ignores must be equal in all frames of an aggregate, because segmentation would change them:
@@ -274,7 +275,8 @@ impl Coalescer {
         }
     }
 
-    /// Closes the aggregate of a flow after a frame that ended the aggregate or could not join the aggregate.
+    /// Closes the aggregate of a flow after a frame that ended the aggregate, or that could not be coalesced with the
+    /// aggregate.
     #[inline(never)]
     fn settle(
         &mut self,
@@ -296,8 +298,8 @@ impl Coalescer {
         }
     }
 
-    /// Starts an aggregate with a frame if the frame's flow has no aggregate. Delivers a frame that must not start an
-    /// aggregate.
+    /// Handles a frame of a flow without an aggregate: the frame starts an aggregate, or is delivered alone if it must
+    /// not start an aggregate.
     fn start_or_pass(&mut self, key: Key, (frame, layout): Framed<'_>, (hash, now_ns): Arrival, out: &mut impl Sink) {
         let Some((shape, network, transport)) = self.first_of(frame, layout) else {
             return self.pass(frame, layout, hash, out);
@@ -348,7 +350,8 @@ impl Coalescer {
         out.deliver(&RxMeta { hash, ..RxMeta::default() }, frame);
     }
 
-    /// Delivers a frame of a kind that is not coalesced. A fragment can belong to any flow between its addresses.
+    /// Delivers a frame of a kind that is not coalesced. A fragment can belong to any flow with the fragment's source
+    /// and destination address.
     fn pass_without_flow(&mut self, (frame, layout): Framed<'_>, (hash, _): Arrival, out: &mut impl Sink) {
         if layout.fragment {
             self.flush_between(layout.addresses(frame), out);
@@ -389,7 +392,7 @@ impl Coalescer {
         }
     }
 
-    /// Delivers every flow between the two addresses, in the order in which the flows started.
+    /// Delivers every flow from the source to the destination in `addresses`, oldest flow first.
     fn flush_between(&mut self, addresses: &[u8], out: &mut impl Sink) {
         let mut next = self.table.oldest();
         while let Some(slot) = next {

@@ -128,9 +128,9 @@ impl<'a> Frame<'a> {
     /// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if present) and of TCP or UDP are correct.
     /// * [`ChecksumState::Bad`]: one of these checksums is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200
     ///   8.1).
-    /// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all checksums could be verified. Either the
-    ///   frame is malformed, or carries no IP, neither TCP nor UDP, or only a fragment. Or the UDP checksum over IPv4
-    ///   is 0 (RFC 768: the sender computed no checksum).
+    /// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all checksums could be verified. The frame is
+    ///   malformed, or carries no IP, neither TCP nor UDP, only a fragment, or a UDP checksum of 0 over IPv4 (RFC 768:
+    ///   the sender computed no checksum).
     pub fn verify(&self) -> ChecksumState {
         self.parts().map_or(ChecksumState::Unknown, |(bytes, layout)| checksum::verify(bytes, layout))
     }
@@ -175,8 +175,8 @@ impl<'a> Frame<'a> {
         self.parts().map_or(&[], |(bytes, layout)| layout.addresses(bytes))
     }
 
-    /// Overwrites the transport checksum of a packet with the correct value. The caller has verified the packet by
-    /// other means. A UDP checksum of 0 means "no checksum" and stays 0.
+    /// Overwrites the transport checksum of a packet with the correct value. The caller must have verified the packet
+    /// by other means. A UDP checksum of 0 means "no checksum" and stays 0.
     pub fn write_checksum(&mut self) {
         let Ok((bytes, layout)) = self.parts_mut() else { return };
         let field = layout.checksum_field();
@@ -289,7 +289,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     }
 
     /// Returns the memory in `range` without dropping the frame. Returns `None` if `range` overlaps the frame or
-    /// exceeds the memory. A port with one area for sending and receiving uses this function.
+    /// exceeds the memory. A port that sends and receives frames in one memory area uses this function.
     #[inline]
     pub fn beside(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
         let is_apart = range.end <= self.place.start || range.start >= self.place.end;

@@ -114,13 +114,14 @@ pub enum Transport {
 /// The source of the packet's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LengthFrom {
-    /// The length field of the IP header, for a frame from the wire that can be padded. UDP's length field must agree.
+    /// The length field of the IP header, for a frame from the wire that can be padded. The length field of a UDP
+    /// header must agree with the IP length.
     Ip,
     /// The length field of the IP header, regardless of UDP's length field, because options can follow a datagram (RFC
     /// 9868).
     IpAlone,
-    /// The length of the buffer, for a super-frame. A segmenter replaces the IP length of a super-frame, so the host
-    /// need not fill in this field (NDIS `LSOv2` writes 0; Linux ignores the value). IPv4's fragment bits of a
+    /// The length of the frame's buffer, for a super-frame. A segmenter replaces the IP length of a super-frame, so the
+    /// host need not fill in this field (NDIS `LSOv2` writes 0; Linux ignores the value). IPv4's fragment bits of a
     /// super-frame do not hide the transport header, because Linux copies these bits to every segment.
     Frame,
 }
@@ -153,7 +154,7 @@ pub enum Malformed {
 pub struct FrameLayout {
     /// Protocol after the Ethernet header and its tags.
     pub network: Network,
-    /// Protocol above IP. [`Transport::Opaque`] for a received fragment.
+    /// Protocol above IP. A received fragment has [`Transport::Opaque`].
     pub transport: Transport,
     /// True for a fragment (IPv4: MF or an offset; IPv6: a fragment header).
     pub fragment: bool,

@@ -39,7 +39,7 @@ pub enum ChecksumState {
     Good,
     /// The checksum of the IPv4 header or of the transport was verified and is wrong.
     Bad,
-    /// The payload was verified or never left the host. The checksum field holds the pseudo-header's sum.
+    /// The checksum field holds the pseudo-header's sum, because the payload was verified or never left the host.
     Partial(PartialChecksum),
 }
 
@@ -68,7 +68,7 @@ pub struct Segmentation {
 }
 
 impl Segmentation {
-    /// Returns a segmentation without a mark for CWR.
+    /// Returns a segmentation with [`Cwr::Unmarked`].
     pub const fn new(kind: SegmentationKind, size: u16) -> Self {
         Self { kind, size, cwr: Cwr::Unmarked }
     }
@@ -77,7 +77,8 @@ impl Segmentation {
 /// The treatment of TCP's CWR bit when a super-frame is segmented.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cwr {
-    /// The super-frame has no mark for CWR. A set CWR bit is copied to the first segment only, as with [`Self::First`].
+    /// The super-frame's metadata has no rule for CWR. A set CWR bit is copied to the first segment only, as with
+    /// [`Self::First`].
     #[default]
     Unmarked,
     /// CWR is copied to the first segment only (RFC 3168 6.1.2; virtio's ECN bit).

@@ -5,9 +5,9 @@
 //! Fragments and all other packets are hashed by their addresses only, so all fragments of a datagram reach one queue.
 //!
 //! The hash is linear: the exclusive or of one 32-bit window of the key per set input bit. This exclusive or is a
-//! carry-less product, and x86 processors have an instruction for carry-less products. Other processors use tables with
-//! the combined windows of four bits: 16 entries per half-byte, 4.5 KiB, two look-ups per byte. The tables leave room
-//! in the first-level cache.
+//! carry-less product, and x86 processors have an instruction for carry-less products. Processors without such an
+//! instruction use tables with the combined windows of four bits: 16 entries per half-byte, 4.5 KiB, two look-ups per
+//! byte. The tables leave room in the first-level cache.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -50,7 +50,8 @@ const fn symmetric_key() -> [u8; KEY_LEN] {
 
 /// Offset of the addresses in an IPv4 frame without a tag. Without IPv4 options, the ports follow the addresses.
 const PLAIN_IPV4_ADDRESSES_AT: usize = 26;
-/// Length of a word in bytes. The addresses consist of whole words, and the two ports of one word.
+/// Length of a word of the hash input in bytes. Each address consists of whole words, and the two ports together are
+/// one word.
 const WORD_LEN: usize = 4;
 type Word = [u8; WORD_LEN];
 /// Number of half-bytes in the longest input.
@@ -61,7 +62,8 @@ const NIBBLE_VALUES: usize = 16;
 /// A Toeplitz hash function with one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toeplitz {
-    /// Exclusive or of the key's windows, for each half-byte of the input and each value of the half-byte.
+    /// For each half-byte of the input and each value of the half-byte: the exclusive or of the key windows of the set
+    /// bits.
     tables: Box<[[u32; NIBBLE_VALUES]; NIBBLES]>,
     key: [u8; KEY_LEN],
     #[cfg(target_arch = "x86_64")]

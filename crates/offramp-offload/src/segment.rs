@@ -192,8 +192,8 @@ impl Segmenter {
     /// Writes the next frames to the slots of `stride` bytes in `out`, each to the front of one slot. Writes at most
     /// [`Segmenter::run_len`] frames and returns the number of written frames.
     ///
-    /// Has the result of one call of [`Segmenter::write_next`] per frame, but is faster: the shared words stay in
-    /// registers.
+    /// Writes the same frames as one call of [`Segmenter::write_next`] per frame, but is faster: the header words
+    /// common to the frames stay in registers.
     ///
     /// # Panics
     /// Panics if `stride` is shorter than [`Segmenter::next_len`]. Only a mistake of the caller causes this panic,

@@ -29,8 +29,8 @@ pub(crate) fn pseudo_header(frame: &[u8], layout: &FrameLayout, transport_len: u
 ///
 /// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if present) and of TCP or UDP are correct.
 /// * [`ChecksumState::Bad`]: one of these checksums is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200 8.1).
-/// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all checksums could be verified. Either the frame
-///   carries no IP, neither TCP nor UDP, or only a fragment. Or the UDP checksum over IPv4 is 0 (RFC 768: the sender
+/// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all checksums could be verified. The frame
+///   carries no IP, neither TCP nor UDP, only a fragment, or a UDP checksum of 0 over IPv4 (RFC 768: the sender
 ///   computed no checksum).
 pub(crate) fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
     if !ipv4_header_is_good(frame, layout) {

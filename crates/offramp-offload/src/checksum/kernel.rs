@@ -21,7 +21,7 @@ const AVX512: &str = "avx512";
 /// Lengths in bytes allowed in one call to a kernel.
 const LENS: RangeInclusive<usize> = SHORT_LEN_MAX + 1..=CHUNK_LEN_MAX;
 
-/// One implementation of the sum. Code outside this module receives only kernels that run on this processor.
+/// One implementation of the checksum's sum. Code outside this module receives only kernels that run on this processor.
 pub(super) struct Kernel {
     /// Name of the kernel, as returned by `kernel_name`.
     pub(super) name: &'static str,

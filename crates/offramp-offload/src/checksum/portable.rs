@@ -8,8 +8,8 @@ const WORD: usize = size_of::<u64>();
 /// Bytes added by one carry chain before the end-around carry.
 const CHAIN: usize = 4 * WORD;
 /// Length of a block in bytes. [`copy_and_sum`] copies a block, and then computes the block's sum. A block fits into
-/// any first-level cache. A block is also too short for `rep movsb` in the C library. On Zen 4, `rep movsb` to an
-/// unaligned destination is 28 times slower than vectors.
+/// any first-level cache. For a copy as short as a block, the C library does not use `rep movsb`. On Zen 4, `rep movsb`
+/// to an unaligned destination is 28 times slower than vectors.
 const COPY_BLOCK_LEN: usize = 1024;
 
 /// Returns `a + b` modulo 2⁶⁴ − 1, with an end-around carry.
@@ -88,7 +88,7 @@ fn chain(total: u64, bytes: &[u8; CHAIN]) -> u64 {
     total + carry as u64
 }
 
-/// Returns the sum of `rest`, the end of `message`. `rest` is shorter than a chain.
+/// Returns the sum of `rest`, the end of `message`. `rest` is shorter than [`CHAIN`] bytes.
 #[inline]
 fn sum_words(rest: &[u8], message: &[u8]) -> u64 {
     let (words, tail) = rest.as_chunks::<WORD>();
@@ -128,7 +128,8 @@ fn padded(message: &[u8]) -> u64 {
     word.to_be()
 }
 
-/// Copies the last `len` < 8 bytes of `src`. The function can copy some bytes before these bytes a second time.
+/// Copies the last `len` < 8 bytes of `src`. The bytes before the last `len` bytes are already copied, and can be
+/// copied again.
 #[inline]
 fn copy_tail(src: &[u8], dst: &mut [u8], len: usize) {
     if len == 0 {

@@ -28,7 +28,7 @@ const UNROLL: usize = 4;
 /// Number by which a flip of the top bit decreases a word.
 const BIAS_PER_WORD: u32 = 1 << 15;
 
-/// Returns the number by which the flips decrease the sum of `bytes` bytes, modulo 2³².
+/// Returns the number by which flipping the top bit of each word decreases the sum of `bytes` bytes, modulo 2³².
 #[inline]
 const fn bias(bytes: usize) -> u32 {
     (bytes as u32 / 2).wrapping_mul(BIAS_PER_WORD)
@@ -46,7 +46,7 @@ macro_rules! avx512_kernel {
         pub(super) mod $name {
             use super::*;
 
-            /// Adds the words of `vector`, each minus the bias, to `acc`.
+            /// Adds the words of `vector`, each minus 2¹⁵, to `acc`.
             #[inline]
             #[target_feature(enable = $features)]
             fn accumulate($acc: __m512i, vector: __m512i) -> __m512i {
@@ -146,8 +146,8 @@ macro_rules! avx512_kernel {
                     // SAFETY: the caller vouches for two writable vectors.
                     unsafe { _mm512_storeu_si512(second.cast(), blocks[1].with(words)) };
                 } else if len > ZMM {
-                    // This store touches fewer cache lines than a whole vector. A head of TCP with timestamps in IPv4
-                    // fits.
+                    // This store of 16 bytes touches fewer cache lines than the store of a whole vector. A head of TCP
+                    // with timestamps in IPv4 fits.
                     let vector = _mm512_castsi512_si128(blocks[1].with(words));
                     // SAFETY: the caller vouches for two writable vectors.
                     unsafe { _mm_storeu_si128(second.cast(), vector) };

@@ -48,8 +48,8 @@ pub(super) struct First<'a> {
 /// The state of an aggregate, without its bytes.
 ///
 /// All frames except the last carry `size` bytes. So the number of frames determines the offset of the next payload in
-/// the stream and in the buffer. Coalescing a frame usually changes only this number, because every store waits for the
-/// stores of the payload. A vacant slot has the default value.
+/// the stream and in the buffer. Coalescing a frame usually changes only the number of frames, because each additional
+/// store would wait for the stores of the payload. A vacant slot has the default value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
     pub(super) key: Key,
@@ -65,11 +65,11 @@ pub(super) struct Flow {
     segments_max: u16,
     /// Payload length of every frame except the last, bytes.
     size: u16,
-    /// Payload length of the last frame, bytes. Valid once the last frame has arrived.
+    /// Payload length of the last frame, bytes. The value is valid once the last frame has arrived.
     size_last: u16,
     /// IPv4 ID of the first frame, 0 for IPv6.
     id: u16,
-    /// Increment of the IPv4 ID per frame, 1 or 0. Known from the second frame on.
+    /// Increment of the IPv4 ID per frame, 1 or 0. The increment is known from the second frame on.
     id_step: u16,
     /// FIN and PSH of the last frame.
     flags_last: u8,

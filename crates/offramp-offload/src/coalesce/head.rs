@@ -298,7 +298,7 @@ impl TransportFields {
 /// The folded sums of the header words common to all frames of an aggregate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CommonSums {
-    /// Sum of the IPv4 header's common words. All ones for IPv6, which has no header checksum.
+    /// Sum of the IPv4 header's common words. For IPv6, which has no header checksum, the value is [`ALL_ONES`].
     ip: u16,
     /// Sum of the pseudo-header without the length.
     pseudo: u16,
@@ -342,13 +342,13 @@ impl CommonSums {
     }
 }
 
-/// Subtracts from `sum` the total `words` of some of the words that `sum` covers.
+/// Removes some words from `sum` and folds the result. `words` is the total of the removed words.
 fn without(sum: Sum, words: u32) -> u16 {
     fold(u32::from(sum.fold()) + u32::from(!fold(words)))
 }
 
-/// Folds a total of 16-bit words into 16 bits. The upper half of x + rotated x is upper half + lower half + the carry
-/// between the halves.
+/// Folds a total of 16-bit words into 16 bits. In `x + x.rotate_left(16)`, the upper half is the sum of both halves of
+/// `x`, plus the carry out of the same sum in the lower half.
 #[inline]
 fn fold(total: u32) -> u16 {
     (total.wrapping_add(total.rotate_left(16)) >> 16) as u16

@@ -179,7 +179,7 @@ impl Spent {
     }
 
     /// Counts a genuine but refused packet, because this packet has used the key. [`Spent::take_pending`] reports a
-    /// limit reached by such a packet.
+    /// limit that the refused packet reached.
     pub(super) fn spend_refused(&mut self) {
         self.pending = self.spend(0).or(self.pending);
     }

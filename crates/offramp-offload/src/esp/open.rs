@@ -25,7 +25,8 @@ use std::net::IpAddr;
 /// Next header of a dummy packet (RFC 4303 2.6).
 pub const NEXT_HEADER_NONE: u8 = 59;
 
-/// The offsets of an opened frame, and the effect of the packet on the association.
+/// The offsets and the layout of an opened frame, the packet's sequence number, and the lifetime limit that the packet
+/// reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Offset of the clear frame's first byte from the start of the sealed frame.
@@ -55,7 +56,7 @@ impl Opened {
 /// A single thread uses [`InboundSa`], which does all steps. Threads with a shared association lock the window twice:
 /// for [`ReplayWindow::check`], and for [`ReplayWindow::advance`]. [`Opener::decrypt`] runs between the two steps,
 /// without the lock. If two threads open the same packet, [`ReplayWindow::advance`] succeeds in only one thread. An
-/// `Opener` does not count lifetimes; the threads count them.
+/// `Opener` does not count packets and bytes for the lifetime limits; its caller counts them.
 #[derive(Debug)]
 pub struct Opener {
     protection: Protection,
@@ -285,8 +286,9 @@ impl Clear {
     }
 }
 
-/// Returns the end of the payload without padding for traffic flow confidentiality. Such padding requires a payload
-/// with a length field. In transport mode, only UDP has a length field (RFC 4303 2.7).
+/// Returns the end of the payload without padding for traffic flow confidentiality. Padding for traffic flow
+/// confidentiality requires a payload with a length field. In transport mode, only UDP has a length field (RFC 4303
+/// 2.7).
 #[inline]
 fn end_without_tfc(frame: &[u8], payload_at: usize, next_header: u8) -> Result<usize, Refused> {
     if next_header != PROTOCOL_UDP {

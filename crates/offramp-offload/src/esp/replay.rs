@@ -99,8 +99,8 @@ impl ReplayWindow {
         if is_seen { Err(ReplayRefused::Replayed) } else { Ok(()) }
     }
 
-    /// Infers the upper half of the sequence number (RFC 4303 A2.2). In case A, the window lies in one subspace of 2³²
-    /// numbers. In case B, the window spans two subspaces.
+    /// Infers the upper half of the sequence number (RFC 4303 A2.2). In case A of the RFC, the window lies in one
+    /// subspace of 2³² numbers. In case B, the window spans two subspaces.
     fn infer(&self, low: u32) -> Result<u64, ReplayRefused> {
         let (highest_low, subspace) = (self.highest as u32, (self.highest >> 32) as u32);
         let bottom = highest_low.wrapping_sub(self.len as u32 - 1);

@@ -28,7 +28,7 @@ const IP_LEN_MAX: usize = u16::MAX as usize;
 /// Alignment of the trailer's end in the usual suites, bytes (RFC 4303 2.4).
 const COMMON_ALIGNMENT: usize = 4;
 
-/// The offsets of a sealed frame, and the effect of the packet on the association.
+/// The offsets of a sealed frame, the packet's sequence number, and the lifetime limit that the packet reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
     /// Offset of the sealed frame's first byte from the start of the buffer.
@@ -568,14 +568,14 @@ fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
 }
 
 /// Returns the eight bytes from the start of the trailer on. `packet` consists of the encrypted part and the check
-/// value. The bytes after the trailer are overwritten later.
+/// value. The check value later overwrites the bytes after the trailer.
 #[inline]
 fn trailer_of(packet: &mut [u8], shape: CommonShape) -> Result<&mut [u8; size_of::<u64>()], SealRefused> {
     packet.get_mut(shape.payload_len..).and_then(|tail| tail.first_chunk_mut()).ok_or(SealRefused::NoRoom)
 }
 
 /// Writes the padding (1, 2, 3 and so on, RFC 4303 2.4), the padding length and the next header to the front of `tail`.
-/// `tail` ends with the check value. The bytes after the trailer are overwritten later.
+/// `tail` ends with the check value. The check value later overwrites the bytes after the trailer.
 #[inline]
 fn write_trailer(tail: &mut [u8], shape: &Shape) {
     match tail.first_chunk_mut() {

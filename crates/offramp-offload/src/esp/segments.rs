@@ -137,10 +137,10 @@ impl SealedSegments {
     /// Seals the next frames of equal length into the slots of `stride` bytes in `out`, each to the front of its slot.
     /// Stops at the last slot or at the first frame of another length. Returns no frames after the last frame.
     ///
-    /// Has the result of one call of [`SealedSegments::write_next`] per frame, but is faster, because the payload is
-    /// encrypted directly from `frame` into `out`. For this purpose, headers and trailers are written into `frame` over
-    /// already sealed payload. After the call, the sealed payload in `frame` is undefined, and all other bytes of
-    /// `frame` are unchanged.
+    /// Writes the same frames as one call of [`SealedSegments::write_next`] per frame, but is faster, because the
+    /// payload is encrypted directly from `frame` into `out`. The function writes each segment's headers and trailer
+    /// into `frame` next to the segment's payload, over payload that is already sealed. After the call, the sealed
+    /// payload in `frame` is undefined, and all other bytes of `frame` are unchanged.
     ///
     /// # Errors
     /// Returns an error if the association refuses the frames or a slot is too short. After an error, no frame was

@@ -162,8 +162,8 @@ impl SharedOutbound {
         self.ledger.lock().last
     }
 
-    /// Ends the association before the first grant, so that the key of the association is never used. After a grant,
-    /// returns false and changes nothing.
+    /// Ends the association before the first grant, so that the key of the association is never used. If numbers were
+    /// already granted, returns false and changes nothing.
     pub fn end_unused(&self) -> bool {
         let mut ledger = self.ledger.lock();
         let is_unused = ledger.spent.packets() == 0;

@@ -212,7 +212,7 @@ impl Outer {
 }
 
 /// Returns an IP header without options for `payload_len` bytes of UDP. DF is set, the traffic class is 0, and the hop
-/// limit is the default. No field depends on a host's packet.
+/// limit is the default. The header is for a packet of the adapter itself, so no field is copied from an inner packet.
 pub(super) fn header_alone(source: IpAddr, destination: IpAddr, payload_len: usize) -> Vec<u8> {
     let rules = Tunnel { df: DfRule::Set, dscp: DscpRule::Set(0), ..Tunnel::new(source, destination) };
     let outer = Outer::new(&rules, Some(UdpPorts::default()));
@@ -311,7 +311,8 @@ impl Ipv4Words {
         let hops = old_hops & 0xff | u32::from(protocol) << u8::BITS;
         // An inverted word equals 0xffff minus the word.
         let sum = 3 * 0xffff + u32::from(len) + hops - field - old_len - old_hops;
-        // The upper half of x + rotated x is upper half + lower half + the carry between the halves.
+        // In `x + x.rotate_left(16)`, the upper half is the sum of both halves of `x`, plus the carry out of the same
+        // sum in the lower half.
         let sum = sum.wrapping_add(sum.rotate_left(u16::BITS)) >> u16::BITS;
         Self { len, hops_and_checksum: hops | (sum ^ 0xffff) << u16::BITS }
     }
@@ -341,7 +342,7 @@ impl LenAndProtocol {
         }
     }
 
-    /// Writes the words to a header of the same length.
+    /// Writes the words to `header`, which has the length of the header passed to [`Self::of`].
     #[inline]
     pub(super) fn write(self, header: &mut [u8]) {
         match (self, header.first_chunk_mut()) {

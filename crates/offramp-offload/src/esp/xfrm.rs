@@ -36,7 +36,7 @@ impl XfrmConfig {
     /// address`, `modprobe` and others). `flush` discards all earlier states or policies.
     ///
     /// # Errors
-    /// Returns the first fault or unsupported word, with its line.
+    /// Returns the first fault or unsupported word in the text, with the number of its line.
     pub fn parse(text: &str) -> Result<Self, XfrmError> {
         let mut config = Self::default();
         for statement in words::statements(text)? {

@@ -1,9 +1,10 @@
 //! The Toeplitz hash by carry-less multiplication.
 //!
-//! Bits are coefficients of polynomials. A word of input has its first bit as the highest of 32 coefficients. The 64
-//! key bits from the word's offset on have their first bit as the lowest coefficient. Bit `n` of the hash combines bit
-//! `i` of the word with bit `i + n` of the key. Bit `n` is the coefficient of degree 31 + n in the product. The
-//! products of all words are added before these coefficients are extracted.
+//! The input words and the key are treated as polynomials, with their bits as coefficients. The first bit of an input
+//! word is the coefficient of degree 31. The word is multiplied by the 64 key bits from the word's offset on, and the
+//! first of these key bits is the coefficient of degree 0. Bit `n` of the hash combines each bit `i` of the word with
+//! bit `i + n` of these key bits. So bit `n` of the hash is the coefficient of degree 31 + n in the product. The
+//! products of all words are added before the hash bits are extracted.
 
 use super::{HASH_INPUT_LEN_MAX, KEY_LEN, WORD_LEN, Word};
 use core::arch::x86_64::{
@@ -13,8 +14,8 @@ use core::arch::x86_64::{
 /// Number of words in the longest input.
 const WORDS_MAX: usize = HASH_INPUT_LEN_MAX / WORD_LEN;
 
-/// The parts of a key, one for each word of the input. A value exists only on processors with the instruction for
-/// carry-less multiplication.
+/// For each word of the input, the 64 key bits by which the word is multiplied. A value exists only on processors with
+/// the instruction for carry-less multiplication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyParts([u64; WORDS_MAX]);
 

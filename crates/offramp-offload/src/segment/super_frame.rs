@@ -41,7 +41,8 @@ enum Kind {
     },
 }
 
-/// The position of a frame in a super-frame. Frames of one shape share words, which are computed once per shape.
+/// The position of a frame among the frames of a super-frame. Frames with the same `Shape` have some header words in
+/// common, which are computed once per shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     First,
@@ -408,7 +409,7 @@ pub(crate) struct Heads {
     pub(crate) bytes: [u8; Head::LEN_MAX],
     /// Length of all headers in bytes.
     pub(crate) len: usize,
-    /// Offset of the first frame's payload in the super-frame. The payloads of the other frames follow.
+    /// Offset of the first frame's payload in the super-frame. The payloads of the later frames follow without a gap.
     pub(crate) payload_at: usize,
     /// Payload length of each frame in bytes.
     pub(crate) segment_len: usize,
@@ -429,7 +430,7 @@ impl Heads {
     }
 
     /// Writes the last `count` bytes of the headers to the end of `place`. After the call, the other bytes of `place`
-    /// are undefined, because a usual `count` is copied as one block of constant length.
+    /// are undefined, because a `count` of at most 32 is copied as one block of 32 bytes.
     #[inline]
     pub(crate) fn copy_last_to(&self, place: &mut [u8], count: usize) {
         const USUAL: usize = 32;
@@ -563,7 +564,8 @@ fn network_sum(frame: &[u8], layout: &FrameLayout, is_fragments: bool) -> Sum {
 fn transport_sum(frame: &[u8], layout: &FrameLayout, partial: Option<PartialChecksum>) -> Sum {
     let header = &frame[layout.transport_start..layout.payload_start];
     let pseudo = match partial {
-        // The host's field minus the length, because the host knows the final destination of a source route.
+        // Take the pseudo-header's sum from the host's checksum field, minus the length: only the host knows the final
+        // destination of a source route.
         Some(p) => Sum::word(be16(frame, p.field())).minus(Sum::long(layout.transport_len() as u32)),
         None => checksum::pseudo_header(frame, layout, 0),
     };

@@ -12,7 +12,7 @@ use crate::meta::SegmentationKind;
 /// length in the pseudo-header's sum. A segmenter derives these fields from the frame, but a receiver of the whole
 /// frame reads them. Drivers for NDIS, DPDK and some BSDs can omit these fields.
 ///
-/// Does not write to correct fields. A packet too long for its length fields stays unchanged.
+/// Fields that are already correct are not written. A packet too long for its length fields stays unchanged.
 #[inline]
 pub fn repair_headers(frame: &mut Frame<'_>) {
     if frame.request().segmentation.is_some() {

@@ -14,7 +14,7 @@ use crate::esp::tunnel::{DfRule, DscpRule, EcnRule};
 /// The machine to which a configuration belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The adapter's host. The adapter replaces the host's kernel.
+    /// The adapter's host. The adapter does the work of IPsec in place of the host's kernel.
     Host,
     /// The peer. The peer's outbound packets are the adapter's inbound packets.
     Peer,
@@ -53,11 +53,12 @@ pub struct Association {
 impl XfrmConfig {
     /// Returns the associations to install, in the order of the states.
     ///
-    /// A state's direction is taken from the policy with a matching template, or from the state's `dir` or `offload`. A
-    /// state without these words has the opposite direction of the state with the reverse addresses. The selector is
-    /// the intersection of the state's selector and the policy's selector. In transport mode, the state's addresses
-    /// also limit the selector. The anti-replay window is at least [`REPLAY_WINDOW_MIN`], and [`REPLAY_WINDOW_DEFAULT`]
-    /// if Linux does no replay check. `is_legacy` allows the suites that exist only for old peers.
+    /// A state's direction is taken from the policy with a matching template, or from the state's `dir` or `offload`.
+    /// Without such a policy and without these words, the state has the opposite direction of the state with source and
+    /// destination exchanged. The selector is the intersection of the state's selector and the policy's selector. In
+    /// transport mode, the state's addresses also limit the selector. The anti-replay window is at least
+    /// [`REPLAY_WINDOW_MIN`], and [`REPLAY_WINDOW_DEFAULT`] if Linux does no replay check. `is_legacy` allows the
+    /// suites that exist only for old peers.
     ///
     /// # Errors
     /// Returns the line of the first state or policy that the adapter does not support, and the reason.
@@ -97,7 +98,7 @@ impl XfrmConfig {
         if let Some(direction) = self.direction_said(state)? {
             return Ok(direction);
         }
-        // A state with the reverse addresses has the opposite direction.
+        // A state with source and destination exchanged has the opposite direction.
         for other in &self.states {
             let is_back = other.source == state.destination && other.destination == state.source;
             if is_back && let Some(direction) = self.direction_said(other)? {
@@ -177,7 +178,7 @@ fn own_selector(state: &XfrmState) -> Selector {
     }
     let host = |address: std::net::IpAddr| (!address.is_unspecified()).then(|| Prefix::of(address));
     let hosts = Selector { source: host(state.source), destination: host(state.destination), ..Selector::default() };
-    // A selector that excludes the state's own addresses matches no packet. In this case, the addresses are the
+    // A selector that excludes the state's own addresses matches no packet. The state's addresses then replace the
     // selector.
     selector::both(&selector, &hosts).unwrap_or(hosts)
 }
@@ -210,9 +211,9 @@ fn associate(
     Ok(Association { line, direction, config })
 }
 
-/// Applies the flags. A sender's flags concern only the sender, and a receiver's flags only the receiver. The
-/// receiver's flag `noecn` is an exception: the sender uses no ECN, because the receiver loses congestion marks (RFC
-/// 6040 4.1).
+/// Applies the flags of `state` to `config`. A sender's flags concern only the sender, and a receiver's flags only the
+/// receiver. The receiver's flag `noecn` is an exception: the sender uses no ECN, because the receiver loses congestion
+/// marks (RFC 6040 4.1).
 fn apply_flags(state: &XfrmState, is_sender: bool, is_own: bool, config: &mut SaConfig) -> Result<(), XfrmError> {
     let unsupported = |why| {
         let word = Shown(Some(if is_sender { "tfcpad" } else { "decap-dscp" }.to_owned()));

@@ -143,7 +143,8 @@ fn take_flags(words: &mut Words) -> Result<(), XfrmError> {
     }
 }
 
-/// Parses limits with `take`, and refuses every limit.
+/// Parses the lifetime limits of a policy with `take`. Returns an error if a limit is set, because the adapter supports
+/// no lifetimes of policies.
 fn without_lifetime(
     word: Word,
     words: &mut Words,

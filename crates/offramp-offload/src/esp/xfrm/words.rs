@@ -125,7 +125,7 @@ fn kind_of(words: Vec<Word>) -> Statement {
 }
 
 fn mark_open(words: &mut [Word]) {
-    // A statement with an unexpected start can be the end of a split key.
+    // A statement with an unexpected first word can be the second part of a key that was split.
     let begins = words.first().is_some_and(|first| first.text == "src" || is_ip(first.text) || first.text == "sudo");
     let mut is_open = begins;
     for word in words {
@@ -159,7 +159,7 @@ fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
                 lines.push(std::mem::take(&mut words));
                 rest = &rest[2..];
             }
-            // Only a shell can run a command in the background, or split a word here.
+            // Only a shell can run a command in the background, or end a word at `&`.
             '&' => return Err(only_a_shell(line)),
             '#' => rest = &rest[rest.find('\n').unwrap_or(rest.len())..],
             '\\' if is_entry => {
@@ -261,7 +261,8 @@ impl<'a> Words<'a> {
         self.next().ok_or(Fault::Missing(what).at(line))
     }
 
-    /// Consumes these words, printed by `ip` between values. Returns an error if the next words differ.
+    /// Consumes the words of `text`, which `ip` prints between values. Returns an error if the next words differ from
+    /// `text`.
     pub(super) fn literal(&mut self, text: &'static str) -> Result<(), XfrmError> {
         for text in text.split(' ') {
             let word = self.required(text)?;
