@@ -1,4 +1,4 @@
-//! Impairments do exactly the configured changes. Without configuration, they pass all frames unchanged.
+//! Impairments make exactly the configured changes. Without configuration, impairments pass all frames unchanged.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;

@@ -353,8 +353,8 @@ fn moderation_waits_over_a_memory_and_a_bus_and_everything_arrives_or_is_counted
 
 #[test]
 fn moderation_forgets_frames_that_were_overrun() {
-    // Three frames wait for further frames, and a long frame takes the room of two. No further frame fits into the
-    // memory, so the waiting frames are handed over.
+    // Coalescing delays three frames in the memory, and a long frame displaces two of these frames. No further frame
+    // fits into the memory, so the remaining frames are delivered to the host.
     let policy = Policy::Coalescing(Coalescing { max_usecs: 1000, max_packets: 64 });
     let moderation = ModerationConfig { policy, ..ModerationConfig::default() };
     let config = AdapterConfig { moderation, mtu: 9000, ..AdapterConfig::default() };
@@ -379,7 +379,7 @@ fn moderation_forgets_frames_that_were_overrun() {
 
 #[test]
 fn a_frame_that_gets_on_the_line_late_is_named_once_it_is_held() {
-    // The arrival time has passed when the sending thread at the other end hands the frame over.
+    // The frame's arrival time has passed when the sending thread at the other end puts the frame on the line.
     let late = ScriptedLine::bringing([(900, 100)]).to_come;
     let named = |line: &fault::Wire<ScriptedLine>| {
         let mut named = 0;

@@ -30,7 +30,8 @@ struct Sender {
     packet: Packet,
     size: usize,
     id_step: u16,
-    /// Number of frames until the ACE counter advances, and the interval in frames. `None` for a sender without AccECN.
+    /// Value of the ACE counter, and the average number of frames between two increments of the counter. `None` for a
+    /// sender without AccECN.
     ace: Option<(u16, u16)>,
 }
 

@@ -325,7 +325,8 @@ fn a_torn_mergeable_frame_is_noticed() {
 fn a_missing_interrupt_panics() {
     let (mut guest, _backend) = connect(&Guest::builder().interrupts(true), Some(Fault::NoInterrupts));
     guest.rx(0).fill(8, 256);
-    // A backend that is faster than the first poll needs no interrupt. A backend cannot be that fast in every round.
+    // If the backend answers before the guest's first poll, the guest needs no interrupt. No backend is that fast in
+    // all rounds.
     for _ in 0..100 {
         guest.tx(0).send(&VnetHeader::default(), &[&frame(60, 1)]);
         guest.rx(0).recv_within(Duration::from_millis(200));

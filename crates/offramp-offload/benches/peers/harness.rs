@@ -36,8 +36,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// A contender: one implementation of an operation. The box contains the loop, so that the executions have no call
-/// overhead. The closure returns the time of the executions in nanoseconds.
+/// A contender: one implementation of an operation. The closure `run` contains the loop over the executions, so that
+/// the executions have no call overhead. The closure returns the total time of the executions in nanoseconds.
 pub struct Contender<'a> {
     who: &'static str,
     run: Box<dyn FnMut(u64) -> f64 + 'a>,
@@ -148,8 +148,8 @@ pub struct Report {
 
 impl Report {
     /// Parses the arguments. `--quick` shortens the measurement, and `--test` runs each operation once. `--profile WHO`
-    /// runs only one contender, long enough for a profiler. A word is a filter. Other flags, such as Cargo's `--bench`,
-    /// are ignored.
+    /// runs only one contender, long enough for a profiler. An argument that is no flag is a filter for the names of
+    /// operations. Other flags, such as Cargo's `--bench`, are ignored.
     ///
     /// `name` is the name of the results file, and `reference` the name of the reference row.
     pub fn named(name: &'static str, reference: &'static str, mut args: impl Iterator<Item = String>) -> Self {

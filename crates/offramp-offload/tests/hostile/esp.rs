@@ -22,7 +22,7 @@ pub const SPI: u32 = 0x100;
 const SUITES: [&str; 6] =
     ["aes128gcm16", "chacha20poly1305-iiv", "aes128gmac", "aes128-sha256", "null-sha1", "3des-sha1"];
 const WINDOWS: [u32; 4] = [32, 64, 1024, 4096];
-/// Maximum number of events in one input. More events would only cost time.
+/// Maximum number of events in one input. More events would only make a test run longer.
 const EVENTS_MAX: usize = 64;
 /// Length of the check value of HMAC-SHA-1-96 in bytes.
 const SHA1_ICV_LEN: usize = 12;
@@ -175,7 +175,7 @@ impl Bench {
         let mut table = SaTable::new();
         table.insert(&config).unwrap();
         Self {
-            // Only the receiver checks lifetimes.
+            // The sender has no lifetime limits, because the test checks the limits of the receiver.
             sender: OutboundSa::new(&SaConfig { lifetime: Lifetime::default(), ..config.clone() }).unwrap(),
             shared: SharedInbound::new(&config).unwrap(),
             table,

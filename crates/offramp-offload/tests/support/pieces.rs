@@ -172,7 +172,7 @@ impl<'a> Flows<'a> {
     }
 }
 
-/// Returns the offset of the IPv4 ID, if there is one.
+/// Returns the offset of the IPv4 ID, or `None` if the frame carries no IPv4.
 pub fn id_at(frame: &[u8]) -> Option<usize> {
     let layout = layout(frame).ok()?;
     (layout.network == Network::Ipv4).then_some(layout.network_start + 4)

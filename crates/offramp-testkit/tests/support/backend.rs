@@ -227,7 +227,7 @@ impl Backend {
         let [descriptors, used, available] = vring.user.expect("addresses").map(|addr| self.files.guest_addr(addr));
         let addresses = RingAddresses { descriptors, driver: available, device: used };
         let mut device = Device::new(addresses, vring.size, packed, event_idx);
-        // In a packed ring, a base of 0 has wrap counter 0, which means an odd lap.
+        // In a packed ring, wrap counter 0 means an odd number of completed laps, counted here as one lap.
         let laps = |half: u32| u64::from(half & 0x7fff) + if half & 0x8000 == 0 { u64::from(vring.size) } else { 0 };
         (device.taken, device.used) = match packed {
             true if vring.base >> 16 == 0 => (laps(vring.base), laps(vring.base)),

@@ -112,7 +112,7 @@ fn what_was_taken_does_not_pile_up_before_what_always_waits() {
     let host = std::ptr::NonNull::dangling();
     for _ in 0..10_000 {
         batch.make_room();
-        // One chain is waiting at every fetch.
+        // One chain is still waiting at every fetch, so the batch is never empty.
         while batch.waiting().len() < 3 {
             let first = batch.buffers.len() as u32;
             batch.buffers.push(Buffer { host, guest: u64::from(next), len: 1 });

@@ -55,7 +55,7 @@ impl Driver {
     fn split(&self) {
         for number in 0..CHAINS {
             let slot = number % SIZE;
-            // The slot is free as soon as the slot's previous chain was returned.
+            // The slot is free as soon as the device has used the slot's previous chain.
             while number.wrapping_sub(self.word(PLACE.device + 2).load(Ordering::Acquire)) >= SIZE {
                 spin_loop();
             }

@@ -74,7 +74,7 @@ fn the_builder_writes_the_sums_that_etherparse_calculates() {
 #[test]
 fn a_checksum_field_that_segmenting_would_write_otherwise_stands_alone() {
     let mut frames: Vec<_> = tcp_run(&[100; 3]).iter().map(Spec::build).collect();
-    // Choose the second frame's last payload word such that all other words add up to 0xffff. The checksum is then 0,
+    // Choose the second frame's last payload word such that all other words add up to 0xffff. So the checksum is 0,
     // which can also be written as 0xffff.
     let layout = FrameLayout::parse(&frames[1], LengthFrom::Ip).unwrap();
     let frame = &mut frames[1];
@@ -94,7 +94,7 @@ fn a_checksum_field_that_segmenting_would_write_otherwise_stands_alone() {
 
 #[test]
 fn an_ipv4_checksum_field_that_segmenting_would_write_otherwise_stands_alone() {
-    // The second frame's ID makes its header add up to 0xffff. The checksum is then 0, which can also be written as
+    // The second frame's ID makes its header add up to 0xffff. So the checksum is 0, which can also be written as
     // 0xffff.
     let without_id = with(tcp_run(&[100; 3]), 1, |spec| spec.id = 0)[1].build();
     let id = u16::from_be_bytes([without_id[24], without_id[25]]);

@@ -189,7 +189,7 @@ fn assert_verdict(meta: &RxMeta, frame: &[u8]) {
     }
 }
 
-/// Checks that no frame overtakes a malformed frame, or a fragment between the same addresses.
+/// Checks that no frame overtakes a malformed frame, or a fragment with the same source and destination address.
 fn assert_barriers(order: &[usize], frames: &[Vec<u8>]) {
     let groups: Vec<_> = frames.iter().map(|frame| group(frame)).collect();
     for (position, n) in order.iter().enumerate() {
