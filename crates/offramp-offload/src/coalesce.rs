@@ -169,10 +169,10 @@ impl Coalescer {
     /// * `hash` is copied to the metadata of the delivered frame. An aggregate has the hash of its first frame.
     ///
     /// With [`Offloads::RX_CHECKSUM`], a frame delivered alone carries the verdict of [`Frame::verify`], marked as in
-    /// [`CoalesceConfig::rx_csum`]. Without this offload, frames delivered alone are not verified. A frame delivered
-    /// alone keeps its padding, unless the frame is marked with a partial checksum. A frame with a trailer is not
-    /// marked with a partial checksum. An aggregate of a single frame is delivered without padding. The field `queue`
-    /// of the metadata is 0, and the caller sets `queue`.
+    /// [`CoalesceConfig::rx_csum`]. Without [`Offloads::RX_CHECKSUM`], frames delivered alone are not verified. A frame
+    /// delivered alone keeps its padding, unless the frame is marked with a partial checksum. A frame with a trailer is
+    /// not marked with a partial checksum. An aggregate of a single frame is delivered without padding. The field
+    /// `queue` of the metadata is 0, and the caller sets `queue`.
     ///
     /// After the call, the bytes of `frame` are the same as before. A partial checksum is written only while `out`
     /// reads the frame.

@@ -111,7 +111,7 @@ pub enum Transport {
     Opaque,
 }
 
-/// The source of the packet's length.
+/// The field or value that determines the end of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LengthFrom {
     /// The length field of the IP header, for a frame from the wire that can be padded. The length field of a UDP

@@ -1,7 +1,8 @@
 //! Mutexes that stay usable after a panic of another thread.
 //!
-//! Threads share [`Mutex`] and [`atomic`] values on the frame path. With the feature `loom`, used only in tests, both
-//! types are loom's. `loom` runs the threads of a test in every order, and a load returns every permitted value.
+//! On the frame path, data shared by threads is stored in a [`Mutex`] or in a type of [`atomic`]. With the feature
+//! `loom`, used only in tests, these types are loom's. `loom` runs the threads of a test in every order, and a load
+//! returns every permitted value.
 
 #[cfg(feature = "loom")]
 use loom::sync as imp;

@@ -105,8 +105,8 @@ macro_rules! avx512_kernel {
             }
 
             /// Implements `Kernel::write_frames`. All steps are in one function, so that no register is saved and
-            /// restored between two frames. Heads are assembled in registers. Cache lines are first touched in
-            /// ascending order, so that the caches keep up.
+            /// restored between two frames. Heads are assembled in registers. Cache lines are first written in
+            /// ascending order, which the processor's caches handle fastest.
             ///
             /// # Safety
             /// The processor has the features, and the length of a segment lies in `kernel::LENS`.

@@ -126,7 +126,7 @@ impl Masked {
     /// Sets in `difference` the bits of the mask in which `bytes` differs from the expected bytes.
     #[inline]
     fn differ(&self, bytes: &[u8; BLOCK_LEN], difference: &mut Block) {
-        // Load the whole block, because otherwise the alignment is lost.
+        // Load the whole block, so that the compiler can use the alignment of a [`Block`].
         let (Block(frame), Block(expected), Block(mask)) = (Block::of(bytes), self.bytes, self.mask);
         for n in 0..BLOCK_WORDS {
             difference.0[n] |= (frame[n] ^ expected[n]) & mask[n];

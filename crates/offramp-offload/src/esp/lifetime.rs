@@ -62,7 +62,7 @@ pub(super) struct Spent {
     /// True once a hard limit is reached.
     is_over: bool,
     used: Amount,
-    /// Nearest limit of packets and bytes that was not reported yet.
+    /// Nearest packet limit and nearest byte limit that were not reported yet.
     next: Amount,
     /// Amount below which no packet reaches a limit and no counter overflows. The check against this amount costs two
     /// comparisons.

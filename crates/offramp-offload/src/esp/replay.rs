@@ -119,7 +119,7 @@ impl ReplayWindow {
     /// the packet.
     ///
     /// # Errors
-    /// Returns the errors of [`ReplayWindow::check`], and then changes nothing.
+    /// Returns the errors of [`ReplayWindow::check`]. After an error, the window is unchanged.
     #[inline]
     pub fn advance(&mut self, sequence: u64) -> Result<(), ReplayRefused> {
         if sequence == self.highest.wrapping_add(1) && sequence != 0 {

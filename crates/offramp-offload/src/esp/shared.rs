@@ -173,8 +173,8 @@ impl SharedOutbound {
         is_unused
     }
 
-    /// Checks the time limits at `now_ns`, nanoseconds since any fixed moment. The time limits count from the first
-    /// call of this function.
+    /// Checks the time limits at `now_ns`, nanoseconds since any fixed moment. The association's time limits count from
+    /// the first call of this function.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
         self.ledger.lock().spent.tick(now_ns)
     }
@@ -263,8 +263,8 @@ impl SharedInbound {
         self.seen.lock().spent.take_pending()
     }
 
-    /// Checks the time limits at `now_ns`, nanoseconds since any fixed moment. The time limits count from the first
-    /// call of this function.
+    /// Checks the time limits at `now_ns`, nanoseconds since any fixed moment. The association's time limits count from
+    /// the first call of this function.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
         self.seen.lock().spent.tick(now_ns)
     }

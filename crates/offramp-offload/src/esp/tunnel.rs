@@ -229,7 +229,7 @@ fn to_v6(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The error for a congestion mark on a packet without ECN. Such a packet must be dropped (RFC 6040 4.2).
+/// The error for an outer congestion mark on an inner packet without ECN, which must be dropped (RFC 6040 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CongestionUnsaid;
 

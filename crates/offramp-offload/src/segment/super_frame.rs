@@ -67,7 +67,7 @@ pub(super) struct SuperFrame {
     fixed_transport_sum: Sum,
     /// Value of `frames_left` at which the next shape starts.
     reshape_at: usize,
-    /// Shape to which the fields below apply.
+    /// The [`Shape`] of the frames to which the fields below apply.
     shape: Shape,
     /// Length of a frame of this shape, bytes.
     frame_len: usize,
@@ -177,8 +177,8 @@ impl SuperFrame {
         len
     }
 
-    /// Writes up to `count` next frames of one shape, each to the front of its slot. Returns the number of written
-    /// frames.
+    /// Writes up to `count` next frames with the same [`Shape`], each to the front of one slot of `stride` bytes.
+    /// Returns the number of written frames.
     pub(super) fn write_some(
         &mut self,
         frame: &[u8],
@@ -201,7 +201,7 @@ impl SuperFrame {
         1
     }
 
-    /// Writes `count` frames of one shape, each to the front of its slot.
+    /// Writes `count` frames with the same [`Shape`], each to the front of one slot of `stride` bytes.
     fn write_with_head(&self, frame: &[u8], out: &mut [u8], stride: usize, count: usize) {
         let from = self.headers_end + self.written;
         let run = Run { segment_len: self.frame_len - self.headers_end, stride };
@@ -211,8 +211,8 @@ impl SuperFrame {
         checksum::write_frames(&run, &head, payload, out, |n| changes.of(n));
     }
 
-    /// Returns the heads of at most `count` next frames of one shape. Returns `None` if the headers are too long or the
-    /// frames too short, and for fragments.
+    /// Returns the headers of at most `count` next frames with the same [`Shape`]. Returns `None` if the headers are
+    /// too long or the frames too short, and for fragments.
     pub(super) fn heads(&mut self, frame: &[u8], count: usize, frames_left: usize) -> Option<Heads> {
         if frames_left <= self.reshape_at {
             self.take_shape(frames_left);
@@ -390,7 +390,7 @@ impl SuperFrame {
     }
 }
 
-/// The differences between frames of one shape.
+/// The header fields that differ between frames of the same [`Shape`].
 #[derive(Clone, Copy, Debug)]
 struct Changes {
     id: u16,
@@ -475,7 +475,8 @@ impl Changes {
         put16(header, TCP_CHECKSUM_OFFSET, sum.plus(Sum::long(sequence)).checksum());
     }
 
-    /// Returns the changing words of the `n`th next frame, and the sum of the frame's headers.
+    /// Returns the header words of the `n`th next frame that differ from frame to frame, and the sum of the frame's
+    /// headers.
     #[inline]
     fn of(&self, n: usize) -> (HeadWords, Sum) {
         let id = self.id(n);
@@ -487,7 +488,8 @@ impl Changes {
     }
 }
 
-/// Returns the flags for a shape: only the first frame carries `first_only`, and only the last carries FIN and PSH.
+/// Returns the TCP flags of the frames with this [`Shape`]: only the first frame carries `first_only`, and only the
+/// last carries FIN and PSH.
 fn flags_of(flags: u8, first_only: u8, shape: Shape) -> u8 {
     match shape {
         Shape::First => flags & !(TCP_FIN | TCP_PSH),

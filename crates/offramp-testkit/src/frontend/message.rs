@@ -56,7 +56,7 @@ impl Header {
 pub struct RawMessage {
     /// Header of the message.
     pub header: Header,
-    /// Payload of the length in the header.
+    /// Payload, with the length stated in the header.
     pub payload: Vec<u8>,
     /// Received file descriptors.
     pub fds: Vec<OwnedFd>,

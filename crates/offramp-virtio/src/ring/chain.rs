@@ -275,7 +275,7 @@ fn add_pieces(memory: &GuestMemory, mut guest: u64, len: u32, buffers: &mut Vec<
     Ok(())
 }
 
-/// Closes a chain with its buffers from `first` on.
+/// Returns the chain of all buffers from index `first` of `buffers` on.
 pub(super) fn close_chain(id: u16, slots: u16, first: usize, buffers: &[Buffer]) -> Result<Chain, BadChain> {
     let len: u64 = buffers[first..].iter().map(|buffer| u64::from(buffer.len)).sum();
     let len = u32::try_from(len).map_err(|_| BadChain::TooLong)?;

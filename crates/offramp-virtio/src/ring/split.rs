@@ -221,8 +221,8 @@ impl Ring {
         let mut next = self.published;
         for used in self.staged.drain(..) {
             let at = usize::from(next & (self.size - 1));
-            // SAFETY: the entry lies in the used ring, which is aligned to 4. The later store of `idx` orders these
-            // writes for the driver.
+            // SAFETY: the entry lies in the used ring, which is aligned to 4. The driver reads the entry only after it
+            // has seen the later store of `idx`, which has release ordering.
             unsafe {
                 let words = self.used.cast::<u32>().as_ptr().add(1 + 2 * at);
                 words.write_volatile(u32::from(used.id));

@@ -188,15 +188,15 @@ impl Buffer {
     }
 }
 
-/// Writes a part of a header if the part differs from the bytes in the buffer. The next frame in a buffer usually has
-/// the same header as the previous frame, and an unwritten line stays in the caches of driver and device.
+/// Writes a part of a header only if the part differs from the bytes in the buffer. The next frame in a buffer usually
+/// has the same header as the previous frame, and an unwritten line stays in the caches of driver and device.
 ///
 /// # Safety
 /// `to` points to mapped guest memory with room for a `T`.
 #[inline]
 unsafe fn write_changed<T: Copy + PartialEq>(to: NonNull<T>, part: T) {
-    // SAFETY: the caller guarantees mapped guest memory. A guest that writes here at the same time only corrupts its
-    // own header.
+    // SAFETY: the caller guarantees mapped guest memory. A guest that writes to the header at the same time only
+    // corrupts its own header.
     unsafe {
         let to = to.cast::<Unaligned<T>>();
         let Unaligned(old) = to.read_volatile();

@@ -48,7 +48,7 @@ struct Place {
 }
 
 // SAFETY: the pointers of a frame point into guest memory that the frame's vring keeps mapped. A vring drops its open
-// frames before the memory.
+// frames before the vring drops the memory.
 unsafe impl Send for OpenFrame {}
 
 /// The open frames of a ring, by slot number.
