@@ -81,8 +81,8 @@ pub struct CoalesceConfig {
     pub segments_max: u16,
     /// Maximum number of UDP datagrams in an aggregate, 1 to [`UDP_SEGMENTS_MAX`].
     pub udp_segments_max: u16,
-    /// Maximum time to hold a flow after its first frame, in nanoseconds. With 0, the caller calls [`Coalescer::flush`]
-    /// at the end of each batch.
+    /// Maximum time to hold a flow after its first frame, in nanoseconds. If the value is 0, the caller must call
+    /// [`Coalescer::flush`] at the end of each batch.
     pub hold_ns: u64,
     /// Mark in the metadata of a frame with correct checksums.
     pub rx_csum: RxCsum,

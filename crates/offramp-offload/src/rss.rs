@@ -4,10 +4,10 @@
 //! of the headers (NDIS, "RSS hashing types"; virtio 1.3, 5.1.6.4.3). TCP and UDP packets are hashed with their ports.
 //! Fragments and all other packets are hashed by their addresses only, so all fragments of a datagram reach one queue.
 //!
-//! The hash is linear: the exclusive or of one 32-bit window of the key per set input bit. This exclusive or is a
-//! carry-less product, and x86 processors have an instruction for carry-less products. Processors without such an
-//! instruction use tables with the combined windows of four bits: 16 entries per half-byte, 4.5 KiB, two look-ups per
-//! byte. The tables leave room in the first-level cache.
+//! The hash is the exclusive or of 32-bit windows of the key, one window for each set bit of the input. This exclusive
+//! or is a carry-less product, and x86 processors have an instruction for carry-less products. Processors without such
+//! an instruction use tables with the combined windows of four bits: 16 entries per half-byte, 4.5 KiB, two look-ups
+//! per byte. The tables leave room in the first-level cache.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;

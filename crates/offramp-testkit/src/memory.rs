@@ -373,7 +373,7 @@ impl GuestMemory {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    /// Shortens the file of one region while the peer has the file mapped. A hostile frontend does this to raise
+    /// Shortens the file of one region while the peer has the file mapped. A hostile frontend shortens a file to raise
     /// `SIGBUS` at the peer's next access. This process must not access the removed pages either.
     pub fn shrink(&self, region: usize, file_len: u64) {
         ftruncate(self.regions[region].fd(), file_len as i64).expect("shrinking the file of guest memory");

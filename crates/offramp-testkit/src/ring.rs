@@ -175,7 +175,7 @@ impl Virtqueue {
         either!(self, ring => ring.disable_interrupts());
     }
 
-    /// Returns the number of added chains that were not taken back.
+    /// Returns the number of chains in flight: the chains that were added and are not taken yet.
     pub fn in_flight(&self) -> usize {
         either!(self, ring => ring.in_flight())
     }

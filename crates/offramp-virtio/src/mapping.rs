@@ -148,7 +148,7 @@ impl Pages {
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED | flags, file, first) };
         let pages = Self { start: start.map_err(|error| MemoryError::Map(error.into()))?, len: len.get() };
         // SAFETY: the advice changes only the contents of a core dump, not the memory. A kernel without support for the
-        // advice dumps the pages.
+        // advice includes the pages in core dumps.
         let _ = unsafe { madvise(pages.start, pages.len, MmapAdvise::MADV_DONTDUMP) };
         Ok(pages)
     }

@@ -234,8 +234,9 @@ impl Ring {
 
     /// Returns whether the driver now needs a notification for the last `unsignalled` published slots.
     ///
-    /// For a deferred notification, pass the number of all slots published since the last decision. The driver might
-    /// have set `used_event` to the position of any of these slots, and might sleep until the notification.
+    /// For a deferred notification, pass the number of all slots published since the last decision about a
+    /// notification. The driver might have set `used_event` to the position of any of these slots, and might sleep
+    /// until the notification.
     pub fn needs_notification(&self, unsignalled: u32) -> bool {
         match self {
             Self::Split(ring) => ring.needs_notification(unsignalled),

@@ -187,9 +187,9 @@ impl Vring {
         self.staged
     }
 
-    /// Publishes all used chains in one step. Returns `None` if no used chain is unpublished. If the driver needs a
-    /// notification, call [`Vring::notify`] now. To defer the notification, call [`Vring::needs_notification`] later.
-    /// Open frames are dropped, and the chains of open frames are published with length 0.
+    /// Publishes all used chains in one step. Returns `None` if every used chain is already published. If the driver
+    /// needs a notification, call [`Vring::notify`] now. To defer the notification, call [`Vring::needs_notification`]
+    /// later. Open frames are dropped, and the chains of open frames are published with length 0.
     #[inline]
     pub fn publish(&mut self, log: Option<&DirtyLog>) -> Option<Published> {
         if self.open.has_chains() {

@@ -6,7 +6,7 @@
 //! sum of one call's words stays below 2³². `CHUNK_LEN_MAX` bytes and one more vector for the masked ends are 2¹⁵ + 32
 //! words, each less than 2¹⁶.
 
-// The code uses two dozen intrinsics with one prefix.
+// The module uses two dozen intrinsics, whose names all begin with `_mm`.
 #![allow(clippy::wildcard_imports)]
 
 use core::arch::x86_64::*;

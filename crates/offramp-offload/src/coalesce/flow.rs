@@ -89,8 +89,8 @@ pub(super) struct Flow {
 
 impl Flow {
     /// Starts the aggregate with its first frame. Copies the frame without padding, and verifies the frame in the same
-    /// pass. The destination is memory lent by `out`, or else `buffer`. Returns false, and leaves the slot vacant, if a
-    /// checksum is wrong.
+    /// pass. The frame is copied to memory lent by `out`, or to `buffer` if `out` lends no memory. Returns false, and
+    /// leaves the slot vacant, if a checksum is wrong.
     pub(super) fn start(&mut self, first: &First<'_>, buffer: &mut [u8], out: &mut impl Sink) -> bool {
         let First { frame, layout, network, transport, shape, config, .. } = first;
         let (headers, payload) = frame[..layout.packet_end].split_at(layout.payload_start);

@@ -142,7 +142,8 @@ impl ReplayWindow {
         Ok(())
     }
 
-    /// Updates the ring for the numbers received in order.
+    /// Sets the bits in the ring for the numbers that were received in order: the numbers after `noted`, up to
+    /// `highest`.
     fn note_run(&mut self) {
         let (from, to) = (self.noted / BITS, self.highest / BITS);
         let word = self.word_at(self.noted);

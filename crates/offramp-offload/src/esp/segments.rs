@@ -43,7 +43,7 @@ pub struct SealedRun {
 #[derive(Clone, Debug)]
 pub struct SealedSegments {
     plan: Segmenter,
-    /// Layout of the super-frame. Each segment has the same layout, except for the end.
+    /// Layout of the super-frame. The segments have the same layout, except for the offset of the segment's end.
     layout: FrameLayout,
 }
 

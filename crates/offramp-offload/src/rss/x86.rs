@@ -14,8 +14,8 @@ use core::arch::x86_64::{
 /// Number of words in the longest input.
 const WORDS_MAX: usize = HASH_INPUT_LEN_MAX / WORD_LEN;
 
-/// For each word of the input, the 64 key bits by which the word is multiplied. A value exists only on processors with
-/// the instruction for carry-less multiplication.
+/// For each word of the input, the 64 key bits by which the word is multiplied. A value of this type exists only on
+/// processors with the instruction for carry-less multiplication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyParts([u64; WORDS_MAX]);
 

@@ -65,7 +65,7 @@ pub(super) struct SuperFrame {
     fixed_network_sum: Sum,
     /// Sum of the pseudo-header and the transport header without the changing words.
     fixed_transport_sum: Sum,
-    /// Value of `frames_left` at which the next shape starts.
+    /// Value of `frames_left` at which the frames with the next [`Shape`] start.
     reshape_at: usize,
     /// The [`Shape`] of the frames to which the fields below apply.
     shape: Shape,
@@ -235,8 +235,8 @@ impl SuperFrame {
         })
     }
 
-    /// Returns the headers of this shape, with the offsets of the changing words. Returns `None` for a frame shorter
-    /// than the minimum for a head.
+    /// Returns the headers of the frames with the current [`Shape`], with the offsets of the words that differ from
+    /// frame to frame. Returns `None` for a frame shorter than the minimum for a head.
     fn head<'a>(&self, frame: &'a [u8]) -> Option<Head<'a>> {
         let (network, transport) = (self.layout.network_start, self.layout.transport_start);
         let is_tcp = matches!(self.kind, Kind::Tcp { .. });
@@ -260,7 +260,7 @@ impl SuperFrame {
         })
     }
 
-    /// Returns the changing words of the next frames.
+    /// Returns the header words of the next frames that differ from frame to frame.
     fn changes(&self) -> Changes {
         let (sequence, sequence_step) = match self.kind {
             Kind::Tcp { sequence, .. } => (sequence.wrapping_add(self.written as u32), self.segment_len as u32),
@@ -292,7 +292,7 @@ impl SuperFrame {
         }
     }
 
-    /// Computes the words common to the next shape's frames.
+    /// Computes the header words common to all frames with the next [`Shape`].
     #[inline(never)]
     fn take_shape(&mut self, frames_left: usize) {
         (self.shape, self.reshape_at) = match frames_left {
@@ -323,7 +323,7 @@ impl SuperFrame {
         }
     }
 
-    /// Writes the header fields common to all frames of a shape.
+    /// Writes the header fields common to all frames with the same [`Shape`].
     fn write_shape(&self, headers: &mut [u8]) {
         let (at, len) = self.network_len();
         put16(headers, at, len);

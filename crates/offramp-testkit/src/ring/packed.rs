@@ -79,7 +79,7 @@ pub struct PackedDriver {
     free_ids: VecDeque<u16>,
     tables: Tables,
     in_flight: InFlight,
-    /// Position of the next chain.
+    /// Position at which the next chain is added.
     next_avail: Position,
     /// First unpublished slot, and the flags that publish it.
     unpublished: Option<(u16, u16)>,

@@ -102,8 +102,8 @@ pub(crate) struct Batch {
     pub(super) chains: Vec<Chain>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) next: usize,
-    /// True if writable buffers are claimed. With a dirty log, buffers are not claimed, because the log would miss the
-    /// writes that claim cache lines.
+    /// True if a fetch claims cache lines of writable buffers (see [`Buffer::claim`]). With a dirty log, no cache line
+    /// is claimed, because the log would miss the writes that claim cache lines.
     pub(crate) claims: bool,
     /// True for each buffer of a control queue that the device can write and must not read. Empty in other rings, to
     /// save time per frame.

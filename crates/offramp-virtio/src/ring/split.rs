@@ -81,8 +81,8 @@ impl Ring {
         let staged = Vec::with_capacity(2 * FETCH_MAX);
         let mut ring = Self { size, options, descriptors, available, used, next_available: 0, published: 0, staged };
         // All fetched chains were used, in order, before the frontend could request a base. So the ring resumes at the
-        // used index. The used index is also correct after a backend was killed, and for frontends without a base that
-        // send 0 (DPDK's).
+        // used index. The used index is also correct after a backend was killed, and for frontends that store no base
+        // and send 0, such as DPDK's.
         ring.published = ring.word(ring.used, 1).load(Ordering::Acquire);
         ring.next_available = ring.published;
         Ok(ring)

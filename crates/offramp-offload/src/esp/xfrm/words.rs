@@ -15,7 +15,7 @@ pub(super) const HIDDEN_KEY: &str = "<<Keys";
 
 /// Words that can precede a key. Unknown words after such a word are not shown.
 const KEY_WORDS: [&str; 5] = ["enc", "auth", "auth-trunc", "aead", "comp"];
-/// Other words of `ip xfrm`. Messages can always show these words.
+/// Known words of `ip xfrm` that are never keys. Messages can always show these words.
 const VOCABULARY: &str = "\
     action addr ah align4 beet block bypass coa code comp crypto ctx delete deleteall dev dir dport encap \
     espintcp espinudp espinudp-nonike flag fwd hao icmp if_id in_trigger ipsec-any iptfs key level limit mark \
