@@ -1,9 +1,9 @@
 //! A small packet memory in the adapter.
 //!
-//! A card of the 1990s had 8 or 16 KiB for both directions. An arriving frame must fit next to the frames not yet read
-//! out by the host. If the memory has too little room, a frame is lost. A [`PacketMemory`] models such a small memory,
-//! and lies between a wire and the wire's reader. Frames enter the memory at the time of their arrival on the wire, and
-//! leave the memory when the reader takes them.
+//! A network card of the 1990s had a packet memory of 8 or 16 KiB for both directions together. An arriving frame must
+//! fit next to the frames not yet read out by the host. If the memory has too little room, a frame is lost. A
+//! [`PacketMemory`] models such a small memory, and lies between a wire and the wire's reader. Frames enter the memory
+//! at the time of their arrival on the wire, and leave the memory when the reader takes them.
 //!
 //! Arrival time and departure time are times of the wire, not of the thread. A late thread can take each frame with the
 //! time at which the frame was due, as [`Slow`](crate::fault::Slow) does. So a late thread loses the same frames as a

@@ -79,8 +79,8 @@ impl Sum {
     /// other multiple of 0xffff.
     #[inline]
     pub const fn fold(self) -> u16 {
-        // In `x + x.rotate_left(32)`, the upper half is the sum of both halves of `x`, plus the carry out of the same
-        // sum in the lower half.
+        // The lower half of `x + x.rotate_left(32)` is the sum of the two halves of `x`. The upper half is the same sum
+        // plus the carry.
         let sum32 = (self.0.wrapping_add(self.0.rotate_left(32)) >> 32) as u32;
         let sum16 = (sum32.wrapping_add(sum32.rotate_left(16)) >> 16) as u16;
         u16::from_be(sum16)

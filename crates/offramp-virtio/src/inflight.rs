@@ -105,7 +105,8 @@ impl Region {
         &self.mapping
     }
 
-    /// Returns the part of the region for a vring of `size` descriptors, if present.
+    /// Returns the part of the region for vring number `vring`. Returns `None` if the region has too few parts, or too
+    /// few entries for a vring of `size` descriptors.
     pub fn part(self: &Arc<Self>, vring: usize, size: u16) -> Option<Part> {
         let is_there = vring < usize::from(self.queues) && size <= self.entries;
         is_there.then(|| Part { region: Arc::clone(self), start: vring * self.part_len })

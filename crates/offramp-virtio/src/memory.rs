@@ -115,7 +115,7 @@ impl GuestMemory {
         Self { regions }
     }
 
-    /// Returns the same memory with one more region, or with an incremented count of an existing region.
+    /// Returns the same memory with one more region. If the region already exists, only increments the region's count.
     ///
     /// # Errors
     /// Returns the errors of [`GuestMemory::map`].
@@ -149,7 +149,8 @@ impl GuestMemory {
         Ok(Self { regions })
     }
 
-    /// Returns the same memory without the region at these addresses, or with a decremented count of this region.
+    /// Returns the same memory without the region at these addresses. If the region was added several times, only
+    /// decrements the region's count.
     ///
     /// # Errors
     /// Returns an error if the memory has no region at these addresses.

@@ -25,8 +25,8 @@ use descriptor::DESCRIPTOR_LEN;
 /// Maximum number of chains per fetch. This number is enough to hide the latency of the chains' cache lines.
 pub const FETCH_MAX: usize = 32;
 /// Maximum number of descriptors per chain, as in Linux' vhost and in QEMU. A ring can have 32 times as many
-/// descriptors, but a single chain must not occupy a thread for so long. An indirect table can be longer than the ring,
-/// contrary to virtio 1.3, 2.7.5.3.1, because drivers use longer tables.
+/// descriptors, but a chain of that length would occupy the device's thread for too long. An indirect table can be
+/// longer than the ring, contrary to virtio 1.3, 2.7.5.3.1, because drivers use longer tables.
 pub const CHAIN_DESCRIPTORS_MAX: u16 = 1024;
 /// Number of buffers after which a fetch ends, even after few chains.
 const FETCH_BUFFERS_MAX: usize = CHAIN_DESCRIPTORS_MAX as usize;
@@ -213,7 +213,8 @@ impl Ring {
         Ok(fetched)
     }
 
-    /// Adds a chain with `written` written bytes to the used chains. The driver sees the chain after [`Ring::publish`].
+    /// Adds a chain to the used chains. `written` is the number of bytes that the device has written into the chain.
+    /// The driver sees the chain after [`Ring::publish`].
     #[inline]
     pub fn add_used(&mut self, chain: &Chain, written: u32) {
         match self {

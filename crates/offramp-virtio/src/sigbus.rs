@@ -78,8 +78,8 @@ impl Watch {
     pub(crate) fn enter(start: usize, len: usize, alarm: &Alarm) -> io::Result<Self> {
         let take = |slot: &Slot| !slot.is_taken.swap(true, Ordering::Acquire);
         let slot = WATCHED.iter().position(take).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        // The fence orders the stores below after the stores that ended the slot's previous watch, for a handler that
-        // reads the slot at the same time.
+        // The fence orders the stores below after the stores that ended the slot's previous watch, because a handler
+        // can read the slot at the same time.
         fence(Ordering::Release);
         WATCHED[slot].len.store(len, Ordering::Relaxed);
         WATCHED[slot].alarm.store(alarm.as_fd().as_raw_fd(), Ordering::Relaxed);

@@ -172,7 +172,8 @@ impl Vring {
         self.batch.buffers(chain)
     }
 
-    /// Returns a chain as used, with `written` written bytes. The driver sees the used chain after [`Vring::publish`].
+    /// Adds a chain to the used chains. `written` is the number of bytes that the device has written into the chain.
+    /// The driver sees the used chain after [`Vring::publish`].
     #[inline]
     pub fn add_used(&mut self, chain: &Chain, written: u32) {
         if let Some(ring) = &mut self.ring {

@@ -51,8 +51,8 @@ pub struct Loss<W> {
 }
 
 impl<W: Line> Loss<W> {
-    /// Wraps a wire, which then loses one frame in each group of `one_in` received frames. If `one_in` is `None`, no
-    /// frame is lost.
+    /// Wraps a wire, and loses one frame in each group of `one_in` received frames. If `one_in` is `None`, no frame is
+    /// lost.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, lost: 0 }
     }
@@ -79,8 +79,8 @@ impl<W: Line> WirePort for Loss<W> {
         Some(frame)
     }
 
-    /// Includes frames chosen for loss, because the wire must drop these frames at their arrival to make room for the
-    /// next frame.
+    /// The next frame can be chosen for loss: the wire must drop a lost frame at its arrival, to make room for later
+    /// frames.
     fn next_arrival_ns(&self) -> Option<u64> {
         self.line.next_arrival_ns()
     }
@@ -130,8 +130,8 @@ pub struct Duplicate<W> {
 }
 
 impl<W: Line> Duplicate<W> {
-    /// Wraps a wire, which then delivers one frame in each group of `one_in` received frames twice. If `one_in` is
-    /// `None`, no frame is duplicated.
+    /// Wraps a wire, and delivers one frame in each group of `one_in` received frames twice. If `one_in` is `None`, no
+    /// frame is duplicated.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, copy: Vec::new(), second: None }
     }

@@ -70,7 +70,7 @@ impl<W: ReadOut> Slow<W> {
         self.reading.is_some_and(|reading| reading.at_ns > now_ns) || first(&self.line, now_ns).is_some()
     }
 
-    /// Finishes all copies for the host that end by `now_ns`, and begins the copy that is in progress at `now_ns`.
+    /// Finishes all copies for the host that end by `now_ns`, and begins the copy in progress at `now_ns`.
     fn run(&mut self, now_ns: u64) {
         while self.ready.len() < READY_FRAMES_MAX
             && let Some(Arrival { at_ns: end_ns, .. }) = self.reading.or_else(|| self.begin_reading(now_ns))
@@ -104,8 +104,8 @@ impl<W: ReadOut> Slow<W> {
         }
     }
 
-    /// Returns `arrival` with the end time of the frame's copy, which is the arrival time at the host. The bus is free
-    /// from `free_ns` on.
+    /// Returns `arrival` with the end time of the frame's copy as the arrival time at the host. The bus is free from
+    /// `free_ns` on.
     fn copied(&self, free_ns: u64, arrival: Arrival) -> Arrival {
         let begin_ns = arrival.at_ns.max(free_ns);
         Arrival { at_ns: begin_ns.saturating_add(self.bus.copy_ns(arrival.len)), ..arrival }

@@ -347,8 +347,8 @@ fn without(sum: Sum, words: u32) -> u16 {
     fold(u32::from(sum.fold()) + u32::from(!fold(words)))
 }
 
-/// Folds a total of 16-bit words into 16 bits. In `x + x.rotate_left(16)`, the upper half is the sum of both halves of
-/// `x`, plus the carry out of the same sum in the lower half.
+/// Folds a total of 16-bit words into 16 bits. The lower half of `x + x.rotate_left(16)` is the sum of the two halves
+/// of `x`. The upper half is the same sum plus the carry.
 #[inline]
 fn fold(total: u32) -> u16 {
     (total.wrapping_add(total.rotate_left(16)) >> 16) as u16

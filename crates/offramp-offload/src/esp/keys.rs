@@ -40,8 +40,8 @@ impl SecretKey {
     /// Parses hexadecimal digits, with or without the prefix `0x`, in the format of `ip xfrm`.
     ///
     /// # Errors
-    /// Returns an error if the text contains another character or an odd number of digits. The position of a character
-    /// counts from 1.
+    /// Returns an error if the text contains a character that is no hexadecimal digit, or an odd number of digits. The
+    /// position of a character counts from 1.
     pub fn from_hex(text: &str) -> Result<Self, InvalidHex> {
         let (skipped, digits) = text.strip_prefix("0x").map_or((0, text), |digits| (2, digits));
         let mut bytes = Zeroizing::new(Vec::with_capacity(digits.len() / 2));

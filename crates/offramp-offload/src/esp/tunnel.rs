@@ -311,8 +311,8 @@ impl Ipv4Words {
         let hops = old_hops & 0xff | u32::from(protocol) << u8::BITS;
         // An inverted word equals 0xffff minus the word.
         let sum = 3 * 0xffff + u32::from(len) + hops - field - old_len - old_hops;
-        // In `x + x.rotate_left(16)`, the upper half is the sum of both halves of `x`, plus the carry out of the same
-        // sum in the lower half.
+        // The lower half of `x + x.rotate_left(16)` is the sum of the two halves of `x`. The upper half is the same sum
+        // plus the carry.
         let sum = sum.wrapping_add(sum.rotate_left(u16::BITS)) >> u16::BITS;
         Self { len, hops_and_checksum: hops | (sum ^ 0xffff) << u16::BITS }
     }

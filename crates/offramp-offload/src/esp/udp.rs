@@ -59,7 +59,7 @@ pub enum Arrival {
     Ike,
     /// A NAT-keepalive, which the caller drops (RFC 3948 4).
     Keepalive,
-    /// Any other frame. The policy decides between bypass and discard.
+    /// Any other frame. The IPsec policy decides whether the frame bypasses IPsec or is discarded.
     Clear,
 }
 

@@ -1,10 +1,10 @@
 //! The Toeplitz hash by carry-less multiplication.
 //!
 //! The input words and the key are treated as polynomials, with their bits as coefficients. The first bit of an input
-//! word is the coefficient of degree 31. The word is multiplied by the 64 key bits from the word's offset on, and the
-//! first of these key bits is the coefficient of degree 0. Bit `n` of the hash combines each bit `i` of the word with
-//! bit `i + n` of these key bits. So bit `n` of the hash is the coefficient of degree 31 + n in the product. The
-//! products of all words are added before the hash bits are extracted.
+//! word is the coefficient of degree 31. The word is multiplied by the 64 key bits from the word's offset on. The first
+//! of these key bits is the coefficient of degree 0. Bit `n` of the hash combines each bit `i` of the word with bit
+//! `i + n` of these key bits. So bit `n` of the hash is the coefficient of degree 31 + n in the product. The products
+//! of all words are added before the hash bits are extracted.
 
 use super::{HASH_INPUT_LEN_MAX, KEY_LEN, WORD_LEN, Word};
 use core::arch::x86_64::{

@@ -112,7 +112,7 @@ impl TxQueue {
     }
 
     /// Sets whether the queue keeps a copy of frames sent from now on. If the copy is kept, a frame changed by the
-    /// device causes a panic: a device must only read the buffers of a sent frame (virtio 1.3, 2.7.5.1).
+    /// device causes a panic. A device must only read the buffers of a sent frame (virtio 1.3, 2.7.5.1).
     pub fn set_compare(&mut self, on: bool) {
         self.compare = on;
     }
@@ -166,7 +166,7 @@ impl TxQueue {
         Some(self.add(&cuts))
     }
 
-    /// Writes the bytes into buffers of the given lengths and adds the chain.
+    /// Writes header and frame into buffers with the lengths in `cuts`, and adds the buffers to the ring as one chain.
     fn add(&mut self, cuts: &[usize]) -> u16 {
         let mut at = 0;
         let mut buffers = Vec::with_capacity(cuts.len());

@@ -228,8 +228,8 @@ impl Batch {
                 if !is_apart(start, HEADER_LEN) {
                     buffer.claim(0);
                 }
-                // A header in a separate cache line usually equals the previous header, so the header's line is not
-                // written.
+                // If the header lies in a cache line of its own, do not claim that line: the header usually equals the
+                // previous header and is not written.
                 buffer.claim(LINE_LEN);
             } else {
                 prefetch(start.wrapping_add(LINE_LEN));
