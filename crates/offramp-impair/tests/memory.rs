@@ -32,8 +32,8 @@ fn isa(clk_hz: u64, clks_per_byte: u64) -> BusConfig {
     BusConfig { bytes_per_second: Some(clk_hz / clks_per_byte), frame_ns: 0 }
 }
 
-/// Returns the bus of an 8-bit card at 8 MHz with standard cycles. The controller uses a quarter of the cycles while it
-/// receives.
+/// Returns the bus of an 8-bit card at 8 MHz with standard cycles. While the controller receives, it uses a quarter of
+/// the bus cycles.
 fn slow_isa() -> BusConfig {
     isa(8_000_000, 8)
 }
@@ -560,7 +560,7 @@ mod oracle {
         model.out
     }
 
-    /// Reads frames out in no time, a given number of frames at each poll of the host.
+    /// At each poll, the host reads out a given number of frames, and the read takes no time.
     pub fn by_visits(arrivals: &[(u64, usize)], config: &MemoryConfig, visits: &[(u64, usize)]) -> Result {
         let mut model = model(config);
         let mut next = 0;

@@ -142,12 +142,13 @@ pub unsafe fn copy_and_sum_to(src: &[u8], dst: *mut u8) -> Sum {
     Sum(unsafe { kernel::active().copy_and_sum_to(src, dst) })
 }
 
-/// The sizes for a segmented message: the length of a segment, and the distance between the slots of two frames.
+/// The sizes for a segmented message: the length of a segment, and the distance between the slots of two consecutive
+/// frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     /// Length of a segment in bytes.
     pub(crate) segment_len: usize,
-    /// Distance between the starts of two slots, bytes.
+    /// Distance between the starts of two consecutive slots, bytes.
     pub(crate) stride: usize,
 }
 

@@ -91,7 +91,7 @@ pub struct CoalesceConfig {
 /// The UDP port of DHCP clients, big-endian (RFC 2131 4.1).
 const DHCP_CLIENT_PORT: [u8; 2] = 68_u16.to_be_bytes();
 
-/// The mark on a frame with correct checksums, for the host.
+/// The form in which the host learns that the checksums of a frame are correct.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxCsum {
     /// [`ChecksumState::Good`]: the bytes of the frame are unchanged. Guests support this mark.

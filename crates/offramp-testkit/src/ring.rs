@@ -1,8 +1,8 @@
 //! Drivers of virtqueues (virtio 1.3, 2.7 split and 2.8 packed). Correct behaviour is available as `add`, `publish` and
 //! `take_used`. Wrong behaviour is possible with raw access to every descriptor, index and flag.
 //!
-//! `add` writes chains into the ring, still hidden from the device. `publish` makes all added chains visible in one
-//! step, and returns whether the device requested a kick.
+//! `add` writes chains into the ring, but the device does not see the chains yet. `publish` makes all added chains
+//! visible in one step, and returns whether the device requested a kick.
 
 mod packed;
 mod split;

@@ -541,7 +541,7 @@ impl OutboundSa {
 struct Segments<'a> {
     heads: &'a Heads,
     frames: usize,
-    /// Distance between the starts of two slots, bytes.
+    /// Distance between the starts of two consecutive slots, bytes.
     stride: usize,
     /// Next header in the trailers.
     protocol: u8,

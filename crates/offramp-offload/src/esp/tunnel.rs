@@ -79,7 +79,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Returns a tunnel that copies DF, DSCP and ECN.
+    /// Returns a tunnel that copies DF, DSCP and ECN from the inner to the outer header.
     pub fn new(source: IpAddr, destination: IpAddr) -> Self {
         Self {
             source,

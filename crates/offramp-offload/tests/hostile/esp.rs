@@ -273,8 +273,9 @@ impl Bench {
         }
     }
 
-    /// Passes a frame to the receiver. The frame must be delivered or counted once. A delivered frame must be one sent
-    /// packet, delivered once. A delivered frame must lie inside the original frame and have a correct layout.
+    /// Passes a frame to the receiver. The frame must either be delivered once, or be counted once as refused. A
+    /// delivered frame must equal a sent packet, and each sent packet must be delivered at most once. A delivered frame
+    /// must lie inside the original frame and have a correct layout.
     fn offer(&mut self, line: &[u8]) {
         let mut frame = line.to_vec();
         let mut opening = Frame::received(&mut frame);

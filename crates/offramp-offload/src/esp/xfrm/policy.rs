@@ -130,7 +130,7 @@ fn require(words: &mut Words, only: &'static str, why: &'static str) -> Result<(
     if word.text == only { Ok(()) } else { Err(word.unsupported(why)) }
 }
 
-/// Parses the flags. `localok` concerns sockets of the local machine.
+/// Parses the flags of a policy. `localok` is ignored, because this flag concerns only sockets of the local machine.
 fn take_flags(words: &mut Words) -> Result<(), XfrmError> {
     loop {
         match words.peek() {
