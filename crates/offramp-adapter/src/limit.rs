@@ -33,15 +33,15 @@ pub const BURST_FRAMES: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Number of parts in a token. At a rate of one token per second, one part arrives in each nanosecond.
 const PARTS_PER_TOKEN: i128 = 1_000_000_000;
 const BITS_PER_BYTE: u64 = 8;
-/// Default depth of a bucket, as a divisor of a second: 5 ms. The traffic of one second exceeds the rate by at most 0.5
-/// %, and a thread that runs late still reaches the rate.
+/// Default depth of a bucket, the tokens of 5 ms, as a divisor of a second. The traffic of one second exceeds the rate
+/// by at most 0.5 %, and a thread that runs late still reaches the rate.
 const BURST_PART_OF_SECOND: u64 = 200;
-/// Divisor of a second. A port's queues get the tokens of this part of a second at once. So each queue locks the bucket
-/// at most this number of times per second.
+/// Divisor of a second. The tokens of this part of a second, 1 ms, are divided among a port's queues, and a queue takes
+/// its share at once. So the queues rarely lock the bucket.
 const GRANT_PART_OF_SECOND: u64 = 1000;
 /// Maximum time in which a full queue of a switch port is emptied, as a divisor of a second: 50 ms.
 const QUEUE_PART_OF_SECOND: u64 = 20;
-/// Token count of a queue without a limit.
+/// Number of tokens that a queue gets if the limit does not limit the bits, or does not limit the frames.
 const UNLIMITED: i64 = i64::MAX / 2;
 /// Bytes of a full Ethernet frame, without FCS.
 const FULL_FRAME_BYTES: usize = 1514;
@@ -84,8 +84,8 @@ impl TokenBucket {
     }
 
     /// Charges `spent` tokens, then takes up to `wanted` of the tokens in the bucket. If the bucket is empty, reserves
-    /// the next `wanted` tokens. Returns the number of tokens, and the time from which they may be used. Later callers
-    /// get a later time.
+    /// the next `wanted` tokens. Returns the number of taken or reserved tokens, and the time from which the caller may
+    /// use these tokens. A later caller never gets an earlier time.
     fn reserve(&mut self, spent: u64, wanted: u64, now_ns: u64) -> (u64, u64) {
         self.fill(now_ns);
         self.parts -= i128::from(spent) * PARTS_PER_TOKEN;
@@ -147,8 +147,8 @@ pub struct PortLimits {
 /// The buckets of one direction of a port, shared by its queues.
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    /// Number of changes so far. A batch compares this number with its previous value, so a batch without a change
-    /// takes no lock.
+    /// Number of changes of the limit so far. A batch compares this number with its previous value, so a batch without
+    /// a change takes no lock.
     changes: AtomicU32,
     queues: u64,
     /// Number of times a queue waited for tokens.
@@ -199,7 +199,7 @@ impl Limiter {
 #[derive(Debug)]
 pub(crate) struct Meter {
     limiter: Arc<Limiter>,
-    /// The limiter's number of changes at the last application of the limit.
+    /// The limiter's number of changes when this queue last applied the limit.
     changes: u32,
     limit: RateLimit,
     is_limited: bool,
@@ -299,8 +299,8 @@ impl Meter {
             || exceeds(bytes as u64 * BITS_PER_BYTE, self.limit.bits_per_second)
     }
 
-    /// Takes the reserved tokens if they may be used now. Without reserved tokens, gets tokens from the port's buckets.
-    /// Returns whether a frame may pass.
+    /// Takes the reserved tokens if the queue may use them now. If no tokens are reserved, first reserves tokens from
+    /// the port's buckets. Returns whether a frame may pass.
     #[cold]
     fn refill(&mut self, now_ns: u64) -> bool {
         let opens_ns = match self.opens_ns {
@@ -315,8 +315,8 @@ impl Meter {
         is_open
     }
 
-    /// Reserves the next tokens, and returns the time from which they may be used. Reserving the tokens of one frame at
-    /// a time would wake the thread too often.
+    /// Reserves the next tokens, and returns the time from which the queue may use the reserved tokens. Reserving the
+    /// tokens of one frame at a time would wake the thread too often.
     fn reserve(&mut self, now_ns: u64) -> u64 {
         let reserve = |tokens: i64, bucket: &mut Option<TokenBucket>| match bucket {
             _ if tokens > 0 => (tokens, now_ns),

@@ -39,11 +39,11 @@
 //! or the ring's limit. So any valid schedule pays K per interval. The trigger pays at most twice as much as any valid
 //! schedule, plus one K for a last interval without an interrupt.
 //!
-//! With [`Policy::QuietOrArea`], a frame after an idle gap of K raises an interrupt at once, for K. This K is charged
-//! to the interval after the interrupt, in which the best schedule also pays K. So this policy pays at most three times
-//! as much as the best schedule, plus one K. Both bounds assume a constant K, and a host that processes frames in no
-//! time. `tests/moderation_bounds.rs` compares the rules with a dynamic program over the whole trace. `cargo bench -p
-//! offramp-adapter --bench moderation -- --table` prints the distance of each policy from the optimum.
+//! With [`Policy::QuietOrArea`], a frame after an idle gap of K raises an interrupt at once, at the cost K. This K is
+//! charged to the interval after the interrupt, in which the best schedule also pays K. So this policy pays at most
+//! three times as much as the best schedule, plus one K. Both bounds assume a constant K, and a host that processes
+//! frames in no time. `tests/moderation_bounds.rs` compares the rules with a dynamic program over the whole trace.
+//! `cargo bench -p offramp-adapter --bench moderation -- --table` prints the distance of each policy from the optimum.
 //!
 //! # Time
 //! Time is in nanoseconds since any fixed moment, the same for all calls. If the clock goes back, waiting frames are
@@ -141,15 +141,16 @@ struct IdleGap {
 impl IdleGap {
     const NEVER: Self = Self { wait_ns: NEVER, interrupt_gap_ns: NEVER };
 
-    /// Returns the earliest time, after an interrupt, at which an idle gap may again end a wait. Each interrupt uses up
-    /// one `interrupt_gap_ns`. Up to [`SAVED_INTERRUPTS_MAX`] unused gaps are saved for later interrupts.
+    /// Returns the earliest time, after an interrupt, at which an idle gap may again end a wait. Each interrupt moves
+    /// this time forward by one `interrupt_gap_ns`. The time lags behind `now_ns` by at most [`SAVED_INTERRUPTS_MAX`]
+    /// gaps, so at most this number of unused interrupts is saved.
     fn next_from_ns(self, from_ns: u64, now_ns: u64) -> u64 {
         let saved_ns = u64::from(SAVED_INTERRUPTS_MAX).saturating_mul(self.interrupt_gap_ns);
         from_ns.max(now_ns.saturating_sub(saved_ns)).min(now_ns).saturating_add(self.interrupt_gap_ns)
     }
 }
 
-/// Limits of a wait under a policy. The first limit reached ends the wait.
+/// The limits that a policy sets for a wait. The wait ends when any of the limits is reached.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     /// Time after an interrupt until the host counts as rested, nanoseconds.
@@ -191,7 +192,8 @@ impl Limits {
         })
     }
 
-    /// Returns [`Limits::area`], except that a first frame does not wait if the host has rested for the area's limit.
+    /// Returns [`Limits::area`], except that a first frame does not wait if the last interrupt is at least `area_ns`
+    /// ago.
     fn quiet_or_area(config: &AreaConfig, factor: Option<&CostFactor>, cost: &CostEstimator) -> Self {
         let area = Self::area(config, factor, cost);
         Self { rested_ns: area.area_ns, wait_ns: 0, early_wait_ns: Some(area.wait_ns), ..area }
@@ -206,7 +208,7 @@ impl Limits {
         }
     }
 
-    /// Returns the cause of the wait's end.
+    /// Returns the reason why the wait has ended.
     fn end(&self, waiting: &Waiting, now_ns: u64) -> End {
         if waiting.frames >= self.frames {
             End::Room
@@ -220,16 +222,16 @@ impl Limits {
     }
 }
 
-/// The cause of a wait's end.
+/// The reason why a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The first frame reached its maximum wait, or no frame waited.
     Time,
     /// The maximum number of frames waited.
     Room,
-    /// The sum of the waiting times reached the cost of an interrupt.
+    /// The sum of the frames' waiting times reached the area limit.
     Area,
-    /// No further frame arrived for an idle gap.
+    /// No further frame arrived for the length of an idle gap.
     Idle,
 }
 
@@ -302,8 +304,8 @@ impl Rule {
         }
     }
 
-    /// Updates the learned state after an interrupt. Returns whether the limits have changed. `end` returns the cause
-    /// of the wait's end and the measured interrupt cost, and is called for some interrupts only.
+    /// Updates the learned state after an interrupt. Returns whether the limits have changed. `end` returns the reason
+    /// why the wait has ended, and the measured interrupt cost; `end` is called for some interrupts only.
     #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
     #[inline(always)]
     fn fired(&mut self, interrupt: Interrupt, end: impl FnOnce() -> (End, u64)) -> bool {
@@ -386,8 +388,8 @@ impl Moderator {
         self.bytes = self.bytes.wrapping_add(bytes);
     }
 
-    /// Returns whether the host should be interrupted now. The result stays true until [`Moderator::fired`] or
-    /// [`Moderator::seen`]. If only an idle gap ended the wait, the result stays true until another frame arrives. A
+    /// Returns whether the host should be interrupted now. A result of `true` lasts until [`Moderator::fired`] or
+    /// [`Moderator::seen`]. If only an idle gap has ended the wait, a further frame makes the result `false` again. A
     /// guest that suppresses notifications gets no interrupt, even if the result is true (V78).
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
@@ -421,7 +423,7 @@ impl Moderator {
         self.waiting.last_ns.saturating_add(self.limits.idle_gap.wait_ns).max(self.idle_from_ns)
     }
 
-    /// Records an interrupt that reports all waiting frames to the host. Returns the number of waiting frames.
+    /// Records an interrupt that reports all waiting frames to the host. Returns the number of frames that waited.
     #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
     #[inline(always)]
     pub fn fired(&mut self, now_ns: u64) -> u64 {
@@ -448,7 +450,7 @@ impl Moderator {
     }
 
     /// Records that the host needs no interrupt for the waiting frames: the host polls, or suppresses notifications
-    /// (V78). Returns the number of waiting frames.
+    /// (V78). Returns the number of frames that waited.
     pub fn seen(&mut self) -> u64 {
         let frames = self.waiting.frames;
         self.seen_frames = self.seen_frames.wrapping_add(frames);
@@ -457,7 +459,7 @@ impl Moderator {
     }
 
     /// Returns whether to measure the cost of the next interrupt, for [`Moderator::handled`] or [`Moderator::costed`].
-    /// Returns `true` for the first interrupts, and later for one interrupt in several.
+    /// Returns `true` for all interrupts until the estimate has settled, and for every eighth interrupt afterwards.
     pub fn measures_next(&mut self) -> bool {
         self.cost.measures_next()
     }

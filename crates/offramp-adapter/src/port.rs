@@ -1,8 +1,8 @@
 //! The two kinds of port of an adapter: the host port and the wire port.
 //!
-//! The owner of a buffer lends it. A host port lends the last fetched frame. A wire port lends the buffer for the next
-//! frame, and the last arrived frame. No frame is copied when it is passed on, and no memory is allocated per frame.
-//! Time is an argument, in nanoseconds since any fixed moment.
+//! Each buffer is lent by its owner. A host port lends the last fetched frame. A wire port lends the buffer for the
+//! next frame, and the last arrived frame. No frame is copied when it is passed on, and no memory is allocated per
+//! frame. Time is an argument, in nanoseconds since any fixed moment.
 //!
 //! One thread owns a port and runs this loop:
 //!
@@ -68,12 +68,12 @@ impl PortError {
     }
 }
 
-/// Interrupts sent to a host.
+/// Numbers of interrupts sent to a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterruptCounts {
-    /// Interrupts for received frames.
+    /// Number of interrupts for received frames.
     pub receive: u64,
-    /// Interrupts for transmit completions, which free the host's buffers.
+    /// Number of interrupts for transmit completions, which free the host's buffers.
     pub transmit: u64,
 }
 
@@ -116,10 +116,10 @@ pub trait Interrupts {
 /// the default methods.
 #[auto_impl::auto_impl(Box)]
 pub trait InPlace {
-    /// Begins a frame in the host's own buffers, with room for its headers `head` at the front. Headers of the same
-    /// length and addresses replace `head` at the commit. `slot` identifies the frame until the commit. Returns `false`
-    /// if the host lends no buffers or has no room: the adapter then builds the frame in its own memory and calls
-    /// [`HostPort::rx_deliver`].
+    /// Begins a frame in the host's own buffers, with room for its headers `head` at the front. At the commit, headers
+    /// with the same length and the same addresses replace `head`. `slot` identifies the frame until the commit.
+    /// Returns `false` if the host lends no buffers or has no room: the adapter then builds the frame in its own memory
+    /// and calls [`HostPort::rx_deliver`].
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         let _ = (slot, head);
@@ -261,7 +261,7 @@ pub trait HostPort: InPlace {
 pub struct Loan<'a> {
     /// The buffers; the last buffer may be shorter than `stride`.
     pub bytes: &'a mut [u8],
-    /// Distance from one buffer to the next.
+    /// Distance from the start of one buffer to the start of the next buffer, bytes.
     pub stride: usize,
 }
 

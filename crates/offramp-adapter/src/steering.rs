@@ -1,26 +1,27 @@
 //! Steering of received frames among a host's queue pairs, if one thread serves all pairs.
 //!
-//! The rule is the same as for the kernel's TAP (`tun_select_queue`). A flow is received on the pair of the host's last
-//! transmission, because the processor of that pair handles the flow. If the host has not sent on a flow lately, the
-//! flow's hash selects one of the pairs in use. So each flow stays on one pair, and the flows are spread over the
-//! pairs.
+//! The rule is the same as for the kernel's TAP (`tun_select_queue`). A flow is received on the queue pair on which the
+//! host last sent a frame of the flow. That pair's processor handles the flow. If the host has not lately sent a frame
+//! of the flow, the flow's hash selects one of the pairs in use. So each flow stays on one pair, and the flows are
+//! spread over the pairs.
 //!
 //! # What order a host sees
-//! Frames of a flow are always delivered in the order of arrival. While the flow stays on its pair, the host also sees
-//! this order.
+//! Frames of a flow are always delivered in the order of arrival. While a flow stays on one pair, the host also sees
+//! the frames in the order of arrival.
 //!
-//! A flow moves if the host sends on another pair, or if the set of pairs in use changes. A flow also moves if the host
-//! did not send for [`AGE_MAX_NS`] and the hash selects another pair. After a move, frames that the host has not yet
-//! seen are in one ring, and later frames are in another ring. The host chooses the ring to read first, as with every
-//! adapter with steering. Steering guarantees only that the earlier frames are published before the later frames:
-//! [`Choice::left`] names the pair to flush first.
+//! A flow moves if the host sends a frame of the flow on another pair, or if the set of pairs in use changes. A flow
+//! also moves if the host sent no frame of the flow for [`AGE_MAX_NS`] and the flow's hash selects another pair. After
+//! a move, frames that the host has not yet seen are in the old pair's ring, and later frames are in the new pair's
+//! ring. The host chooses the ring to read first, as with every adapter with steering. Steering guarantees only that
+//! the earlier frames are published before the later frames: [`Choice::left`] is the old pair, which must be flushed
+//! before a later frame is delivered.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{Network, Transport};
 use std::hash::{BuildHasher, RandomState};
 
-/// Time for which a flow stays on the pair of the host's last transmission, nanoseconds: 3 s, as the kernel's
-/// `TUN_FLOW_EXPIRATION`.
+/// Time for which a flow stays on the pair on which the host last sent a frame of the flow, nanoseconds: 3 s, as the
+/// kernel's `TUN_FLOW_EXPIRATION`.
 pub const AGE_MAX_NS: u64 = 3_000_000_000;
 /// Maximum number of remembered flows: the kernel's `MAX_TAP_FLOWS`.
 pub const FLOWS_MAX: usize = BUCKETS * WAYS;
@@ -47,17 +48,17 @@ impl From<FlowHash> for u32 {
     }
 }
 
-/// The receiving pair of a frame.
+/// The queue pair on which a host receives a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Index of the flow's receiving pair from now on.
+    /// Index of the pair on which the host receives this frame and later frames of the flow.
     pub pair: usize,
-    /// Index of a pair that this flow, or a forgotten flow, may have left. The frames delivered to that pair must be
-    /// published to the host before the next frame is delivered.
+    /// Index of the old pair of this flow, or of a flow removed from the table; `None` if no flow moves. Frames
+    /// delivered to the old pair must be published to the host before the next frame is delivered.
     pub left: Option<usize>,
 }
 
-/// A flow on which the host has sent. A hash of 0 marks an empty entry.
+/// A flow of which the host has sent a frame. A hash of 0 marks an empty entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     hash: u32,
@@ -101,7 +102,7 @@ impl Steering {
 
     /// Sets the time; one call per batch is enough.
     pub fn set_now(&mut self, now_ns: u64) {
-        // Wraps around after 49 days. A flow idle for exactly this period then counts as young.
+        // The number of milliseconds wraps around after 49 days, so a flow that was idle for 49 days counts as young.
         self.now_ms = (now_ns / NS_PER_MS) as u32;
     }
 
@@ -136,7 +137,7 @@ impl Steering {
             Transport::Opaque => [0; 4],
         };
         let [a, b, c, d] = ports.map(u64::from);
-        // The sum is the same in both directions.
+        // The sum is the same for both directions of a flow.
         let ends = self.mix(source ^ (a << 8 | b)).wrapping_add(self.mix(destination ^ (c << 8 | d)));
         Some(FlowHash::from((self.mix(ends) >> u32::BITS) as u32))
     }
@@ -155,8 +156,8 @@ impl Steering {
     }
 
     /// Records that the host sent a frame of this flow on `pair`. A full bucket stores no further flow, so new flows
-    /// never displace a young flow. If the bucket holds an expired flow, that flow is forgotten and may move. The new
-    /// flow is stored when the host next sends on the flow.
+    /// never displace a young flow. If the full bucket holds an expired flow, the expired flow is removed and may move
+    /// to another pair. The new flow is stored when the host next sends a frame of the new flow.
     #[inline]
     pub fn sent(&mut self, flow: FlowHash, pair: usize) -> Choice {
         let before = self.receiver(flow);
@@ -174,7 +175,8 @@ impl Steering {
         Choice { pair: before, left: aged.map(|aged| usize::from(std::mem::take(aged).pair)) }
     }
 
-    /// Returns the receiving pair for a frame from the wire. An expired flow is forgotten, and may move.
+    /// Returns the pair on which the host receives a frame from the wire. If the frame's flow has expired, the flow is
+    /// removed from the table and may move to another pair.
     #[inline]
     pub fn receive(&mut self, flow: Option<FlowHash>) -> Choice {
         let Some(flow) = flow else { return Choice { pair: usize::from(self.pairs[0]), left: None } };
@@ -188,8 +190,7 @@ impl Steering {
         Choice { pair, left: (pair != before).then_some(before) }
     }
 
-    /// Returns the same pair as [`Steering::receive`], for a frame that is not delivered: no flow is forgotten or
-    /// moved.
+    /// Returns the same pair as [`Steering::receive`], for a frame that is not delivered: no flow is removed or moved.
     pub fn would_receive(&self, flow: Option<FlowHash>) -> usize {
         let Some(flow) = flow else { return usize::from(self.pairs[0]) };
         let is_aged = |known: &Flow| known.hash == flow.0 && !known.is_young(self.now_ms);
@@ -205,10 +206,10 @@ impl Steering {
         }
     }
 
-    /// Returns the receiving pair of a flow without a recent transmission by the host.
+    /// Returns the pair that the flow's hash selects, for a flow of which the host has not lately sent a frame.
     #[inline]
     fn spread(&self, flow: FlowHash) -> usize {
-        // A multiplication replaces the division, as in the kernel.
+        // A multiplication and a shift select the index without a division, as in the kernel.
         let nth = (u64::from(flow.0) * self.pairs.len() as u64) >> u32::BITS;
         usize::from(self.pairs[nth as usize])
     }

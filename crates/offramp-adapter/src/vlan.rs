@@ -10,7 +10,7 @@
 //!
 //! Every frame that the table does not accept is refused ([`Loss::Vlan`]). A frame with a tag of another protocol than
 //! 0x8100 (802.1ad, 0x9100) is refused, because the VID in the tag has another meaning. A frame with a second tag after
-//! the removed tag is refused: its receiver would assign the frame to the second VLAN. On a trunk, tags inside a
+//! the removed tag is refused: its receiver would assign the frame to the second VLAN. On a trunk, further tags after a
 //! permitted tag are payload.
 
 use crate::stats::Loss;

@@ -1,7 +1,7 @@
 //! Builds running adapters from a configuration.
 //!
-//! A cable connects two ports, queue pair by queue pair. Every other wire is a switch in one thread. The switch is a
-//! switch named in the configuration, or a link between one port and the interface on its wire.
+//! A cable connects two ports, queue pair by queue pair. Every other wire is a switch that runs in one thread. The
+//! switch is a switch named in the configuration, or a link between one port and the interface on its wire.
 //!
 //! The same code opens the ports in the file and the ports added later. Privileged devices are opened only at the start
 //! of the daemon.
@@ -55,7 +55,7 @@ impl Devices {
     }
 }
 
-/// Returns the first configuration key of the port with the name of a privileged device.
+/// Returns the port's first configuration key that names a privileged device.
 pub fn privileged_key(config: &PortConfig) -> Option<String> {
     let of_wire = config.wire.interface().map(|(kind, _)| format!("wire.{}", kind.name));
     config.host.privileged_key.map(str::to_owned).or(of_wire)

@@ -120,7 +120,7 @@ impl<H: HostIo + Send, W: Line + Send> Drain for QueuePair<H, W> {
         QueuePair::set_draining(self, is_draining);
     }
 
-    /// In the first phase, frames on the wire do not count, since more may arrive.
+    /// In the first phase, frames may remain on the wire, because the other end may still send frames.
     fn is_drained(&self, phase: u8, moved: bool) -> bool {
         self.held() == 0 && (phase != EMPTYING || (!moved && self.wire().is_idle()))
     }
@@ -138,7 +138,7 @@ impl Drain for Switch<AnyHost> {
     }
 }
 
-/// A task that records its drained phases and its end.
+/// A task that records the completed phases of draining, and its own end.
 pub struct Resting<T> {
     task: T,
     rest: Arc<Rest>,

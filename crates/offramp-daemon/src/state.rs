@@ -14,10 +14,11 @@
 //! The first line is the version of the format. A key's line has its direction, the SPI (0: any), the SHA-256 of the
 //! key and the mark. The oldest key comes first. The last line is the SHA-256 of all preceding lines.
 //!
-//! A new state has the next generation. The new state overwrites the older file and is synced; during the write, the
-//! newer file stays complete. A partly written file has a wrong last line. A partly written file is ignored, because no
-//! sequence number from the file was granted yet. If neither file is complete, or a file is missing, the marks of the
-//! keys are unknown: the daemon does not start.
+//! Each state that the daemon writes has a generation number, one higher than the number of the previous state. The new
+//! state overwrites the older file and is synced; during the write, the newer file stays complete. In a partly written
+//! file, the last line does not match the preceding lines. A partly written file is ignored, because no sequence number
+//! reserved in the file was granted yet. If neither file is complete, or a file is missing, the marks of the keys are
+//! unknown: the daemon does not start.
 //!
 //! Both files are opened before the daemon enters its sandbox, in which the daemon can open no file.
 
@@ -50,7 +51,7 @@ const FIRST_GENERATION: u64 = 2;
 const VERSION_LINE: &str = "offramp keys 1";
 const GENERATION: &str = "generation ";
 const CHECKSUM: &str = "sha256 ";
-/// Maximum length of a key's line, and of a file with 16 further lines, bytes.
+/// Maximum length of the line of one key, and of a whole file: one line per key and 16 further lines; bytes.
 const LINE_LEN_MAX: u64 = 128;
 const FILE_LEN_MAX: u64 = (KEYS_MAX as u64 + 16) * LINE_LEN_MAX;
 /// Time between two checks for newly accepted sequence numbers.
@@ -172,7 +173,7 @@ impl KeyFile {
         }
         let first = open_file(&first).map_err(failed)?;
         if !second.exists() {
-            // Either the daemon was interrupted in a new directory, or a file was removed.
+            // Either the daemon was interrupted while it created the two files, or a file was removed.
             match read(&first).map_err(|error| failed(error.to_string()))? {
                 Content::State { generation: 0, .. } => {}
                 _ => return Err(damaged()),
@@ -198,7 +199,7 @@ impl KeyFile {
         }
         let (newest, generation, marks) = newest.ok_or_else(damaged)?;
         let mut state = Self { files, newest, generation, _directory: directory };
-        // After this loop, a missing or empty file no longer counts as a file of a new directory.
+        // After this loop, a later start no longer takes a missing or empty file for a file of a new directory.
         while state.generation < FIRST_GENERATION {
             state.write(&marks).map_err(|error| failed(error.to_string()))?;
         }
@@ -271,7 +272,7 @@ fn open_file(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// Creates the first file with a complete state: an empty file is never the newest.
+/// Creates the first file with a complete state, because an empty file is no state.
 fn make_first(path: &Path, directory: &File) -> io::Result<()> {
     let unfinished = path.join(UNFINISHED);
     match fs::remove_file(&unfinished) {

@@ -27,14 +27,14 @@ use std::time::Duration;
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Number of checks of the threads per check of a guest, and per check of a guest on an idle thread. Checking hundreds
-/// of idle guests each time would take most of the daemon's processor time.
+/// of idle guests at every interval would take most of the daemon's processor time.
 const LOOKS_PER_GUEST: usize = 4;
 const LOOKS_PER_IDLE_GUEST: usize = 16;
-/// Maximum time between two checks, nanoseconds. A later check restarts the measurement: the machine was suspended, or
-/// too busy for the watchdog.
+/// Maximum time between two checks, nanoseconds. After a longer time, the watchdog measures the stall anew, because the
+/// machine was suspended, or too busy to run the watchdog.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
-/// Maximum length of a thread's turn, excluding sleep, before the watchdog reports and interrupts the thread, and
-/// before it disconnects the port's frontend, nanoseconds.
+/// Lengths of a thread's stall, excluding sleep, nanoseconds: until the watchdog reports and interrupts the thread, and
+/// until the watchdog disconnects the port's frontend.
 const NAMED_NS: u64 = 1_000_000_000;
 const ENDED_NS: u64 = 2 * NAMED_NS;
 
@@ -112,16 +112,16 @@ pub fn start(daemon: &Arc<Daemon>, sandbox: Sandbox) -> io::Result<()> {
 struct Reports {
     guest: Report,
     gone: BTreeSet<String>,
-    /// The limits, one per direction.
+    /// The state of the host's rate limits, one per direction.
     limits: [Limit; 2],
 }
 
-/// The state of a host's limit at the previous checks.
+/// What the previous checks found about one of a host's rate limits.
 #[derive(Debug, Default)]
 struct Limit {
     /// The number of times the limit was reached.
     reached: u64,
-    /// The number of the last check that found a higher `reached`.
+    /// The number of the last check at which `reached` had grown.
     last: Option<usize>,
 }
 
@@ -150,7 +150,8 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
             reports.retain(|id, _| ids.contains(id));
         }
         let events = &daemon.threads().events;
-        // A thread detects that its ports have changed only during a turn.
+        // A thread finds a lost host, or a limit that was reached, only during a turn. So only ports of threads that
+        // made turns, and ports with an interface, are checked.
         let (mut is_well, mut changed) = (true, places.with_interface.clone());
         for pairs in &places.threads {
             let look = look(
@@ -183,7 +184,7 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
 /// The ports of each thread, and the ports to check at every interval, as indices into the list of ports.
 #[derive(Default)]
 struct Places {
-    /// The list of ports for which these indices are valid.
+    /// The list of ports to which the indices in `threads` and `with_interface` refer.
     ports: Weak<Vec<Arc<Port>>>,
     /// The queue pairs of each thread: the index of the port, and the index of the pair in the port.
     threads: Vec<Vec<(usize, usize)>>,
@@ -210,7 +211,7 @@ struct Look {
     made_turns: bool,
 }
 
-/// Checks the thread of these queue pairs.
+/// Checks the thread that serves the queue pairs `queues`.
 fn look<'a>(
     queues: &(impl Iterator<Item = (&'a Port, &'a Queue)> + Clone),
     seen: &mut BTreeMap<i32, Seen>,
@@ -279,7 +280,8 @@ fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     }
 }
 
-/// Reports a host at its limit. A further report needs a check that finds the host below its limit.
+/// Reports a host that has reached its rate limit. The next report requires an earlier check at which the host did not
+/// reach the limit.
 fn report_limits(port: &Port, limits: &mut [Limit; 2], number: usize, events: &Events) {
     let directions = [LimitDirection::Transmit, LimitDirection::Receive];
     for ((direction, reached), limit) in directions.into_iter().zip(port.control.limits_reached()).zip(limits) {

@@ -6,10 +6,11 @@
 //! The registry also stores the highest sequence number accepted with an inbound key. So a replayed packet is refused
 //! even after the association was removed and created again.
 //!
-//! With a [`KeyStore`], the registry survives a crash. Outbound sequence numbers are reserved in steps. The end of a
-//! step is written to the store before any sequence number of the step is granted. The next step is requested when half
-//! of the current step is used. After a restart, the process continues after the last reserved step. If the next step
-//! is not written in time, no packet is sealed, because a thread on the frame path never waits for the store.
+//! With a [`KeyStore`], the registry survives a crash. Outbound sequence numbers are reserved in steps of a fixed
+//! number of sequence numbers. The end of a step is written to the store before any sequence number of the step is
+//! granted. The next step is requested when half of the current step is used. After a restart, the process continues
+//! after the last reserved step. If the next step is not written in time, no packet is sealed, because a thread on the
+//! frame path never waits for the store.
 //!
 //! The stored mark of an inbound key exceeds the highest accepted sequence number by about the number of packets in one
 //! second. When packets stop, the mark is lowered to the highest accepted sequence number. So the excess causes genuine
@@ -118,7 +119,7 @@ struct Keys {
 struct Key {
     age: u64,
     /// Last sequence number that removed associations possibly used with the key; `None` if no removed association has
-    /// used it.
+    /// used the key.
     number: Option<u64>,
     /// The key's number in the store; `None` if the store does not contain the key.
     written: Option<u64>,

@@ -10,8 +10,9 @@ pub const INTERRUPTS_PER_SECOND_MAX: u32 = 1_000_000;
 /// Maximum deadline, nanoseconds. For a host's transport protocol, a frame one second late is lost (RFC 6298 2.4: a
 /// retransmission timeout of at least one second).
 pub const DEADLINE_NS_MAX: u64 = 1_000_000_000;
-/// Default deadline, nanoseconds. Under the area trigger, a frame never waits longer than the interrupt cost. So this
-/// default has no effect on a measured cost, and limits the wait only under a higher configured cost.
+/// Default deadline, nanoseconds. Under the area trigger, a frame never waits longer than the interrupt cost multiplied
+/// by its factor. A measured cost is at most [`COST_NS_MAX`]. So this default limits the wait only under a higher
+/// configured cost, or under a factor above one.
 pub const DEADLINE_NS_DEFAULT: u64 = COST_NS_MAX;
 /// Maximum configured interrupt cost, nanoseconds.
 pub const COST_GIVEN_NS_MAX: u64 = 10_000_000;
@@ -24,9 +25,9 @@ const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 /// "Notifications Coalescing"; V80). [`Default`] equals the state of a device after reset (V79).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coalescing {
-    /// Maximum wait of the first waiting frame, microseconds. With 0, every frame is notified.
+    /// Maximum wait of the first waiting frame, microseconds. With 0, the host is notified of every frame.
     pub max_usecs: u32,
-    /// Maximum number of waiting frames. With 0, every frame is notified.
+    /// Maximum number of waiting frames. With 0, the host is notified of every frame.
     pub max_packets: u32,
 }
 
@@ -67,8 +68,8 @@ pub enum Policy {
         /// Maximum interrupts per second, 1…[`INTERRUPTS_PER_SECOND_MAX`].
         max_interrupts_per_second: u32,
     },
-    /// Interrupts at a time after the first waiting frame, or at a number of waiting frames. The time and the number
-    /// are `rx_usecs` and `rx_frames` of `ethtool -C`, and virtio's coalescing parameters (V80).
+    /// Interrupts a fixed time after the first waiting frame, or at a fixed number of waiting frames. The time and the
+    /// number are `rx_usecs` and `rx_frames` of `ethtool -C`, and virtio's coalescing parameters (V80).
     Coalescing(Coalescing),
     /// Interrupts as `Coalescing` does, with both parameters tuned by Linux's dynamic interrupt moderation.
     NetDim(DimProfiles),
@@ -105,10 +106,10 @@ pub struct ModerationConfig {
 /// The reason for refusing a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModerationConfigError {
-    /// The gap between interrupts would be zero or infinite.
+    /// The gap between interrupts would be infinite, or shorter than a microsecond.
     #[error("max_interrupts_per_second {0} is out of range; use 1 to {INTERRUPTS_PER_SECOND_MAX}, or the policy off")]
     InterruptsPerSecond(u32),
-    /// The gap between interrupts under load would be zero or infinite.
+    /// The gap between interrupts under load would be infinite, or shorter than a microsecond.
     #[error("load_interrupts_per_second {0} is out of range; use 1 to {INTERRUPTS_PER_SECOND_MAX}")]
     LoadInterruptsPerSecond(u32),
     /// Frames would wait for longer than a transport protocol accepts.
@@ -128,7 +129,8 @@ impl ModerationConfig {
         Self { policy: Policy::QuietOrArea(AreaConfig::default()), ..Self::default() }
     }
 
-    /// Checks the settings that a user can get wrong. A moderator runs with any values, but a refused value does harm.
+    /// Checks the settings that a user can get wrong. A moderator also runs with a refused value, but the value harms
+    /// the host's traffic.
     ///
     /// # Errors
     /// Returns one line with the setting's name, value and range.

@@ -13,13 +13,13 @@ pub const COST_NS_MAX: u64 = 250_000;
 /// Assumed cost until enough batches are measured, nanoseconds.
 pub const COST_NS_START: u64 = 10_000;
 
-/// Decay factor of a measured batch's weight with each new batch. About the last 256 batches count, so the estimate
-/// follows a change of load within some tenths of a second under load.
+/// Factor that reduces the weight of all earlier batches at each new batch. About the last 256 batches determine the
+/// estimate, so the estimate follows a change of load within some tenths of a second under load.
 const KEEP: f64 = 1.0 - 1.0 / 256.0;
-/// Total weight of the measurements above which only one in [`MEASURED_ONE_IN`] interrupts is measured.
+/// Total weight of the measurements from which the estimate counts as settled.
 const WEIGHT_SETTLED: f64 = 128.0;
-/// Above this weight, one interrupt in this number is measured. A measurement reads a thread's processor time twice,
-/// takes some tenths of a microsecond, and would delay a lone request.
+/// Number of interrupts per measured interrupt, once the estimate has settled ([`WEIGHT_SETTLED`]). A measurement reads
+/// a thread's processor time twice, takes some tenths of a microsecond, and would delay a lone request.
 const MEASURED_ONE_IN: u32 = 8;
 /// Minimum total weight of batches for an estimate.
 const WEIGHT_MIN: f64 = 16.0;
@@ -30,15 +30,15 @@ const VARIANCE_MIN: f64 = 0.25;
 const HANDLING_NS_MAX: u64 = 1_000_000;
 /// Maximum factor by which a batch may exceed its expected time; the excess is ignored. Without this maximum, a thread
 /// that loses its processor for a millisecond, once per hundred batches, would double the estimated cost of a
-/// ten-microsecond interrupt. The estimate still follows a real increase.
+/// ten-microsecond interrupt. A lasting increase of the cost still raises the estimate.
 const UNEXPECTED: f64 = 4.0;
 /// Maximum frames counted per batch, so that the regression stays exact.
 const BATCH_FRAMES_MAX: u32 = 65_536;
 const PERCENT: u64 = 100;
 /// Default target of interrupts per second under load. The value lies between 4000, the rate of Linux's e1000 driver
-/// for bulk data, and 8000, the driver's static rate. A frame then waits at most 160 microseconds. At higher rates,
-/// guests under mixed load get nearly half as many interrupts as without moderation. At lower rates, the guests'
-/// requests take longer (`cargo bench -p offramp-lab --bench vhost_moderation -- --only mixed --load-interrupts
+/// for bulk data, and 8000, the driver's static rate. At the default rate, a frame waits at most 160 microseconds. At
+/// higher rates, guests under mixed load get nearly half as many interrupts as without moderation. At lower rates, the
+/// guests' requests take longer (`cargo bench -p offramp-lab --bench vhost_moderation -- --only mixed --load-interrupts
 /// 5500,7500`).
 pub const LOAD_INTERRUPTS_PER_SECOND_DEFAULT: u32 = 6250;
 
@@ -121,8 +121,8 @@ impl CostEstimator {
         self.cost_ns
     }
 
-    /// Returns whether to measure the next interrupt: until the estimate has settled, every interrupt is measured, and
-    /// later one in eight.
+    /// Returns whether to measure the next interrupt: every interrupt until the estimate has settled, and every eighth
+    /// interrupt afterwards.
     pub(super) fn measures_next(&mut self) -> bool {
         self.passed += 1;
         let is_measured = self.weight < WEIGHT_SETTLED || self.passed >= MEASURED_ONE_IN;
@@ -159,8 +159,9 @@ impl CostEstimator {
         }
     }
 
-    /// Returns the longest plausible time of a batch of `frames` frames, from the mean batch or the mean frame. The
-    /// mean time of a batch and the mean time of a frame both include a share of the interrupts' cost.
+    /// Returns the longest plausible time of a batch of `frames` frames, from the mean time per batch or per frame,
+    /// whichever gives the longer time. The mean time of a batch and the mean time of a frame both include a share of
+    /// the interrupts' cost.
     fn longest_ns(&self, frames: f64) -> f64 {
         if self.weight < WEIGHT_MIN {
             return HANDLING_NS_MAX as f64;
@@ -170,8 +171,8 @@ impl CostEstimator {
         expected_ns * UNEXPECTED
     }
 
-    /// Returns the line's value for an empty batch. If all batches have the same size, no line can be fitted. Without a
-    /// line, returns the earlier cost, unless this cost exceeds the mean time of a whole batch.
+    /// Returns the fitted line's value for an empty batch. If all batches have the same size, no line can be fitted.
+    /// Without a fitted line, returns the earlier estimate, but at most the mean time of a whole batch.
     fn intercept_ns(&self) -> f64 {
         let spread = self.weight * self.frames_squared - self.frames * self.frames;
         let known = self.cost_ns as f64;

@@ -25,8 +25,9 @@ const STEP: u64 = 4;
 /// The factor is divided by this number after a wait in vain at a low frame rate.
 const FALL: u64 = 4;
 /// Number of waits in vain that do not lower the factor, counted from the last wait that gathered enough frames. Idle
-/// gaps can end as many consecutive waits as interrupts are saved. If the distance between frames is close to an idle
-/// gap, the number of gathered frames says little about the load. So two more waits in vain do not lower the factor.
+/// gaps can end [`SAVED_INTERRUPTS_MAX`] consecutive waits, one wait per saved interrupt. If the distance between
+/// frames is close to an idle gap, the number of gathered frames says little about the load. So the factor also stays
+/// unchanged for two more waits in vain.
 const EXCUSES: u32 = SAVED_INTERRUPTS_MAX + 2;
 /// Minimum frames per target interrupt at which the frame rate counts as high: fewer frames are not worth a wait.
 const FRAMES_PER_INTERRUPT_MIN: u64 = 4;
@@ -39,11 +40,11 @@ const LOAD_INTERRUPTS: u64 = 64;
 /// Maximum length of a pause between two interrupts in the mean load, as a number of target gaps. A longer pause would
 /// outweigh the load before and after the pause.
 const PAUSE_GAPS_MAX: u64 = LOAD_INTERRUPTS / 4;
-/// Maximum number of interrupts between two failed attempts to wait. So of the single requests, at least one in this
-/// number waits.
+/// Maximum number of interrupts between two failed attempts to wait. So among this many consecutive single requests, at
+/// least one request waits.
 const PATIENCE_MAX: u32 = 4096;
 
-/// A number of frames, and the time in which they arrived.
+/// A number of frames, and the time in which the frames arrived.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     frames: u64,
@@ -72,13 +73,14 @@ pub(super) struct CostFactor {
     factor: u64,
     /// Number of interrupts until the next attempt to wait.
     until_attempt: u32,
-    /// Number of interrupts from the next failed attempt to wait until the attempt after the failed attempt.
+    /// Number of interrupts after the last failed attempt to wait until the next attempt; doubled by each failed
+    /// attempt.
     patience: u32,
     /// Number of further waits in vain that do not lower the factor.
     excuses: u32,
-    /// Cause of the last wait's end.
+    /// The reason why the last wait ended.
     last_end: End,
-    /// Load before the last interrupt, and the mean load over many interrupts.
+    /// The load between the last two interrupts, and the mean load over about [`LOAD_INTERRUPTS`] interrupts.
     last: Load,
     mean: Load,
 }
@@ -120,7 +122,8 @@ impl CostFactor {
         let before = self.factor;
         let since_ns = interrupt.since_ns();
         let load = Load { frames: interrupt.frames, ns: since_ns };
-        // At a factor of one, a frame waits no longer than the interrupt cost, and not to gather other frames.
+        // At a factor of one, a frame waits at most as long as an interrupt costs, so the wait is no attempt to gather
+        // frames.
         let was_deferred = interrupt.has_waited && self.factor > ONE;
         if was_deferred && interrupt.waiting_frames < self.gathered_frames_min(end) {
             self.in_vain();
@@ -140,7 +143,7 @@ impl CostFactor {
 
     /// Returns the number of frames that a wait must gather to justify its delay. After an idle gap, the number is
     /// [`FRAMES_PER_INTERRUPT_MIN`], because fewer frames may all belong to one request. At a high mean frame rate, the
-    /// number is the same, unless the wait ended for lack of room in the ring.
+    /// number is also [`FRAMES_PER_INTERRUPT_MIN`], unless the wait ended because the ring had no room.
     fn gathered_frames_min(&self, end: End) -> u64 {
         match end {
             End::Idle => FRAMES_PER_INTERRUPT_MIN,
@@ -162,7 +165,7 @@ impl CostFactor {
                 self.rise(cost_ns);
             }
         } else if !self.is_thick(load.plus(self.last)) || load.ns > 2 * self.gap_ns {
-            // Few frames between two bursts do not mean a low frame rate. So the frames before the last interrupt
+            // Few frames between two bursts do not mean a low frame rate. So the frames before the previous interrupt
             // count, too.
             self.factor = (self.factor - self.factor / STEP).max(ONE);
         }

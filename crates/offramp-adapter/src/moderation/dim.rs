@@ -73,7 +73,8 @@ impl Rates {
     }
 }
 
-/// Compares two rates. Rates are equal if they differ by at most [`SAME_PERCENT`] whole percent of `before`.
+/// Compares two rates. Two rates count as equal if their difference is at most [`SAME_PERCENT`] whole percent of
+/// `before`.
 fn compare_roughly(now: u64, before: u64) -> Ordering {
     let difference = now.abs_diff(before);
     let is_same = difference.saturating_mul(PERCENT) < before.saturating_mul(SAME_PERCENT + 1);
@@ -102,7 +103,7 @@ impl Measurement {
     }
 }
 
-/// The state of one climb.
+/// The direction of a climb, or the reason for its rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tuning {
     /// Rests on a top or at an edge until the rates change.
@@ -115,7 +116,7 @@ enum Tuning {
     Left,
 }
 
-/// The state of one queue's climb.
+/// The state of the hill climb for one queue.
 #[derive(Clone, Debug)]
 pub(super) struct Dim {
     profiles: &'static Profiles,
@@ -125,7 +126,7 @@ pub(super) struct Dim {
     steps_left: u32,
     steps: u32,
     before: Rates,
-    /// The current measurement. `None` at the start and after a change of the profile; the next event then starts a
+    /// The current measurement. `None` initially and after a change of the profile: the next interrupt starts a
     /// measurement.
     measurement: Option<Measurement>,
 }

@@ -19,7 +19,8 @@ const RISE_DIVISOR: u32 = 4;
 const JUMBO_BYTES: u64 = 8000;
 /// Mean bytes per frame above which frames count as super-frames.
 const LARGE_BYTES: u64 = 2000;
-/// Mean bytes per frame above which many frames count as bulk data.
+/// Mean bytes per frame above which the frames of one interrupt, with more than [`LOW_BYTES`] bytes in total, count as
+/// bulk data.
 const FULL_BYTES: u64 = 1200;
 /// The class changes from lowest to low if an interrupt reports fewer than [`LOWEST_FRAMES`] frames with more than
 /// [`LOWEST_BYTES`] bytes in total.
@@ -110,12 +111,12 @@ impl Class {
     }
 }
 
-/// Classification of one queue by its frames.
+/// The class of one queue, chosen by the numbers of frames and bytes per interrupt.
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
     class: Class,
     per_second: u32,
-    /// Highest class that a queue can get.
+    /// Highest class that this queue can get.
     highest: Class,
 }
 
@@ -153,7 +154,7 @@ impl Classes {
     }
 }
 
-/// Classification of one queue by the balance of both directions.
+/// The interrupt rate of one queue, chosen by the balance of received and transmitted bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Balance {
     per_second: u32,

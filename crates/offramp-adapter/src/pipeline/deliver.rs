@@ -35,7 +35,7 @@ pub(crate) struct Deliver {
     rss: Option<Rss>,
     /// The IPsec state for received frames; `None` while IPsec affects no frame.
     opening: Option<Box<Opening>>,
-    /// The number of changes of the associations at their last application.
+    /// The number of changes of the associations when this stage last applied the associations.
     ipsec_changes: u32,
     hold_ns: u64,
     /// At least one frame was handed over since the last flush.

@@ -32,8 +32,8 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         Self { host, queues, stats: &queues[0].receive, enabled, mtu, closed: None, has_taken: false }
     }
 
-    /// Counts incoming frames of a host with one queue. With several queues, `chosen` counts a frame once the host has
-    /// chosen a queue.
+    /// Counts incoming frames of a host with one queue. With several queues, `chosen` counts the frame, after the host
+    /// has chosen the frame's queue.
     #[inline]
     pub(super) fn came_in(&self, frames: usize) {
         if self.queues.len() == 1 {

@@ -46,7 +46,7 @@ pub(crate) struct Plan {
     sealing: Option<Box<Sealing>>,
     /// The keepalives of associations; `None` while no association sends NAT-keepalives.
     keepalives: Option<Box<Keepalives>>,
-    /// The number of changes of the associations at their last application.
+    /// The number of changes of the associations when this stage last applied the associations.
     ipsec_changes: u32,
 }
 

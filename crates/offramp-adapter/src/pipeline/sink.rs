@@ -21,7 +21,7 @@ use std::ops::Range;
 pub(crate) struct HostSink {
     pub(crate) deliver: Deliver,
     pub(crate) hold: Hold,
-    /// The number of changes of the moderation at its last application.
+    /// The number of changes of the moderation when this sink last applied the moderation.
     moderation_changes: u32,
     /// Time of the next interrupt of a host that sees frames before it is interrupted, nanoseconds.
     next_interrupt_ns: Option<u64>,
@@ -37,7 +37,8 @@ impl HostSink {
         }
     }
 
-    /// Applies changed moderation, limit and associations, and advances the time of all three to `now_ns`.
+    /// Applies changed moderation, limit and associations, and advances the time of the limit and of the associations
+    /// to `now_ns`.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, stats: &Direction, now_ns: u64) {
         if self.deliver.interrupts_by_handing_over

@@ -1,7 +1,8 @@
 //! The stages that fetch one host's frames, plan the frames, and pass them to the route.
 //!
 //! If the route has no room for a whole super-frame, the segments that fit are sent, and the super-frame stays in its
-//! owner's buffer. The host then waits, and no frame is lost for lack of room on the wire.
+//! owner's buffer. The host sends no further frame until the route has room, so no frame is lost for lack of room on
+//! the wire.
 
 use super::budget::{Budget, Progress};
 use super::control::PortControl;
@@ -16,7 +17,7 @@ use std::ops::Range;
 
 /// The destination of planned frames: the wire, or the other ports of a switch.
 pub(crate) trait Route<H: HostPort> {
-    /// Returns the number of frames that can be sent now. The number 0 ends the turn.
+    /// Returns the number of frames that can be sent now. A result of 0 ends the turn.
     fn room(&mut self, budget: &mut Budget, now_ns: u64) -> usize;
 
     /// Sends a frame without offload requests, unplanned. Returns the length of the sent frame; `None` if the frame
@@ -136,7 +137,7 @@ pub(crate) struct Source {
     change: TagChange,
     /// Stops fetching from the host. Frames already fetched are still sent.
     pub(crate) is_draining: bool,
-    /// Fetching a frame interrupts the host: the host's buffers are free again.
+    /// Fetching frames counts as an interrupt for transmit completions: the host's buffers are free again.
     interrupts_by_taking: bool,
     /// Bytes fetched from the host in the last turn.
     pub(crate) sent_bytes: usize,
