@@ -1,10 +1,10 @@
 //! The cost per passed frame of a rate limit, port security and a VLAN.
 //!
-//! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair in four configurations. A
-//! configuration has none of these features, an unreachable limit, bound addresses, or an access VLAN. The
-//! configurations take turns, one sample each. The frames are sent to a line that discards frames, and to a line that
-//! loops frames back. The program prints medians, and the extra cost of each feature. With `--test`, the program does
-//! hardly any work, and the figures are meaningless.
+//! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair in four configurations. The
+//! configurations are: none of these features, a rate limit that is never reached, bound addresses, and an access VLAN.
+//! The configurations take turns, one sample each. The frames are sent to a line that discards frames, and to a line
+//! that loops frames back. The program prints medians, and the extra cost of each feature. With `--test`, the program
+//! does hardly any work, and the figures are meaningless.
 
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{BITS_PER_SECOND, FRAMES_PER_SECOND, PortLimits, RateLimit};

@@ -25,8 +25,8 @@ pub const LINE_OVERHEAD_LEN: usize = 24;
 pub const LINE_FRAME_LEN_MIN: usize = 60;
 /// Maximum number of frames in one batch: a 64 KiB super-frame at MSS 1448 makes 45 frames.
 const BATCH_FRAMES_MAX: usize = 64;
-/// Capacity of one batch, bytes, unless a single frame is longer. Two super-frames stay in the second-level caches of
-/// the transmitting and the receiving processor.
+/// Capacity of one batch, bytes, unless a single frame is longer. A batch holds two super-frames, which stay in the
+/// second-level caches of the transmitting and the receiving processor.
 const BATCH_BYTES: usize = 128 * 1024;
 /// Number of batches per direction of a cable without delay. The transmitter fills one batch, the receiver empties
 /// another batch, and the other batches wait to be received or refilled.
@@ -171,7 +171,7 @@ impl Sleeper {
 
     fn register(&self, waker: &Waker) {
         *self.waker.lock() = Some(waker.clone());
-        // A swap costs the same as a store, and is correct for any interleaving of the threads.
+        // A swap costs the same as a store and also reads the flag, so no wake-up is lost.
         self.is_waiting.swap(true, Ordering::SeqCst);
     }
 
@@ -379,7 +379,7 @@ impl WirePort for CableEnd {
                 continue;
             };
             skip = 0;
-            // A link delivers frames in order: after the first late frame, all further frames are late.
+            // A link delivers frames in order: if a frame arrives after `until_ns`, all further frames also do.
             let arrived = new.iter().take_while(|slot| slot.arrival_ns <= until_ns);
             arrived.for_each(|slot| note(Arrival { at_ns: slot.arrival_ns, len: slot.len }));
         }

@@ -20,8 +20,8 @@ pub struct AdapterConfig {
     /// Offloads allowed by the user; changeable while the adapter runs.
     pub offloads: Offloads,
     /// Number of bytes in one transmit batch: the bytes fetched from the host before the wire is served again. With one
-    /// super-frame per batch, the super-frame's bytes stay in the second-level cache until they are written to the
-    /// wire.
+    /// super-frame per batch, the super-frame's bytes stay in the second-level cache until the adapter writes the bytes
+    /// to the wire.
     pub transmit_batch_bytes: usize,
     /// Number of frames in one receive batch: the frames fetched from the wire before the host is served again.
     pub receive_batch_frames: usize,

@@ -52,7 +52,7 @@ pub enum SaDirection {
     In,
 }
 
-/// An event of a security association, reported once to the user of the association.
+/// An event of a security association. Each event is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaEvent {
     /// The direction of the association.

@@ -25,7 +25,8 @@ use offramp_offload::vlan::begins_tag;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const MAC_LEN: usize = 6;
-/// Bit of an Ethernet address's first octet. The bit is inverted in an interface identifier (RFC 4291, appendix A).
+/// The universal/local bit in an Ethernet address's first octet. The bit is inverted in an interface identifier (RFC
+/// 4291, appendix A).
 const UNIVERSAL_BIT: u8 = 2;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
@@ -51,7 +52,7 @@ mod icmpv6 {
     pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
     pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
     pub(super) const MLD2_REPORT: u8 = 143;
-    /// Offsets of the checksum and of the target address.
+    /// Offsets in an `ICMPv6` message: of the checksum, and of a neighbour message's target address.
     pub(super) const CHECKSUM: usize = 2;
     pub(super) const TARGET: usize = 8;
     pub(super) const OPTION_SOURCE_LINK_LAYER: u8 = 1;
@@ -63,8 +64,8 @@ mod icmpv6 {
 /// The allowed source addresses of a port's host, and its VLANs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSecurity {
-    /// Allowed Ethernet addresses; empty allows any. On a switch these addresses belong to this port alone, except the
-    /// addresses of [virtual routers](is_virtual_router).
+    /// Allowed Ethernet addresses; empty allows any. On a switch, the allowed addresses belong to this port alone,
+    /// except the addresses of [virtual routers](is_virtual_router).
     pub mac_addresses: Vec<[u8; MAC_LEN]>,
     /// Allowed IP addresses; empty allows any.
     pub ip_addresses: Vec<Prefix>,
@@ -90,7 +91,7 @@ impl PortSecurity {
             && leaves_headers(frame)
             && match frame.layout() {
                 Ok(layout) => self.passes_packet(bytes, layout, frame.addresses()),
-                // A host may parse more extension headers than the adapter does.
+                // The host's stack may parse more extension headers than the adapter, so the frame is refused.
                 Err(Malformed::ExtensionHeaders) => false,
                 Err(_) => self.ip_addresses.is_empty(),
             };
@@ -121,7 +122,7 @@ impl PortSecurity {
     /// Returns whether the host may use this Ethernet address as a source address.
     #[inline]
     fn may_be(&self, mac: &[u8]) -> bool {
-        // Usually the list has one address: a loop costs more than the comparison.
+        // Usually the list has one address, and one comparison costs less than a loop.
         match &*self.mac_addresses {
             [] => true,
             [only] => only == mac,

@@ -24,8 +24,8 @@ pub(crate) struct Receive<'a, W> {
 }
 
 impl<W: WirePort> Receive<'_, W> {
-    /// Moves due frames until the wire has none, the host is at its receive limit, or a batch is full; then ends the
-    /// batch.
+    /// Moves due frames until no due frame is left, the host is at its receive limit, or the batch is full, and ends
+    /// the batch.
     ///
     /// `clock` returns the caller's processor time, nanoseconds from any moment. Under moderation, the clock is read
     /// before and after some batches, to measure the cost of an interrupt.

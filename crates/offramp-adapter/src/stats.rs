@@ -96,7 +96,7 @@ impl From<Refused> for Loss {
 /// Lost received frames in the columns of Linux's `/proc/net/dev` (`net/core/net-procfs.c`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetDevColumns {
-    /// Number of frames without room, or refused (`rx_dropped`, `rx_missed_errors`).
+    /// Number of frames refused, or lost for lack of room (`rx_dropped`, `rx_missed_errors`).
     pub drop: u64,
     /// Number of frames displaced by newer frames, or lost in the adapter's FIFO (`rx_fifo_errors`).
     pub fifo: u64,
@@ -306,7 +306,8 @@ impl Direction {
     /// Counts frames lost between their arrival and the fetch from the wire: in the adapter's memory, or on an impaired
     /// wire.
     pub fn lose_on_line(&self, reason: Loss, frames: u64) {
-        // Two queue pairs may share these counters, one per direction. So a pair without loss must not write.
+        // Two queue pairs may share these counters, one queue pair per direction. So a queue pair without loss must not
+        // write.
         if frames > 0 {
             self.frames_in.add(frames);
             self.lost.0[reason as usize].add(frames);
@@ -393,8 +394,8 @@ pub struct QueueStats {
 }
 
 impl QueueStats {
-    /// Returns the counters of the queue with the index that `queue` returns. A single entry in `queues` counts for all
-    /// queues.
+    /// Returns the counters of the queue with the index that `queue` returns. If `queues` has only one entry, the entry
+    /// counts for all queues.
     #[inline]
     pub fn of(queues: &[Self], queue: impl FnOnce() -> usize) -> &Self {
         match queues {

@@ -11,10 +11,10 @@
 //!
 //! A flow moves if the host sends a frame of the flow on another pair, or if the set of pairs in use changes. A flow
 //! also moves if the host sent no frame of the flow for [`AGE_MAX_NS`] and the flow's hash selects another pair. After
-//! a move, frames that the host has not yet seen are in the old pair's ring, and later frames are in the new pair's
-//! ring. The host chooses the ring to read first, as with every adapter with steering. Steering guarantees only that
-//! the earlier frames are published before the later frames: [`Choice::left`] is the old pair, which must be flushed
-//! before a later frame is delivered.
+//! a move, frames that the host has not yet seen are in the old pair's ring, and later frames in the new pair's ring.
+//! The host chooses the ring to read first, as with every adapter with steering. Steering guarantees only that the
+//! earlier frames are published before the later frames: [`Choice::left`] is the old pair, which must be flushed before
+//! a later frame is delivered.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{Network, Transport};

@@ -18,11 +18,11 @@
 //!
 //! The kinds are `RSC4`, `RSC6` and `RSC_UDP`; a super-frame with CWR also needs `RSC_ECN` or `RSC_ACCECN`.
 //!
-//! No frame overtakes another: before a frame bypasses the coalescer of its destination, the coalescer is flushed. A
-//! destination without room loses its own frames and delays no other port. Ports take turns with a budget. If a
-//! super-frame makes more frames than the budget allows, the next turn sends the remaining frames. Frames for unknown
-//! destinations and for groups are sent to all other ports, up to a limit per ingress port. No frame returns to its
-//! ingress port. A port at its receive limit has a queue, and delays no other port either.
+//! No frame overtakes another: before a frame bypasses the coalescer of its destination, the coalescer is flushed. If a
+//! destination port has no room, the frames for that port are lost, and no other port is delayed. Ports take turns with
+//! a budget. If a super-frame makes more frames than the budget allows, the next turn sends the remaining frames.
+//! Frames for unknown destinations and for groups are sent to all other ports, up to a limit per ingress port. No frame
+//! returns to its ingress port. Frames for a port at its receive limit wait in a queue, and delay no other port.
 //!
 //! With [`SwitchConfig::learning`] off, the switch is a link: two ports, and every frame is sent to the other port.
 
@@ -259,7 +259,7 @@ impl<P: HostPort> Switch<P> {
         self.ports.truncate(used);
         self.share_stations();
         // The host must be dropped before the port's number is released. After the release, another port may use the
-        // number, and the user of the removed port must be the only owner of the host.
+        // number, and the caller that removed the port may assume that the host is dropped.
         drop(port);
         self.control.release(shared);
     }

@@ -18,7 +18,7 @@ const FULL_AT_10_GBIT_NS: u64 = 1230;
 const REQUEST_NS: u64 = MILLISECOND_NS;
 const BURST_FRAMES: u64 = 32;
 const BURST_NS: u64 = 2 * MILLISECOND_NS;
-/// Numbers of request frames and bulk frames that alternate, each for the same time. Two of nine frames are requests.
+/// Numbers of requests and of bulk frames that alternate: requests for 240 ms, and bulk frames for 10 ms.
 const ALTERNATING_REQUESTS: u64 = 240;
 const ALTERNATING_BULK: u64 = 813;
 

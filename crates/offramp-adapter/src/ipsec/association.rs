@@ -144,7 +144,8 @@ impl Outbound {
         grant
     }
 
-    /// Advances the association's time to `now_ns`. Returns the time of the next necessary call, nanoseconds.
+    /// Advances the association's time to `now_ns`. Returns the time at which this method must be called again,
+    /// nanoseconds.
     pub(super) fn tick(&self, now_ns: u64) -> Option<u64> {
         self.reporter.report_lifetime(self.shared.tick(now_ns));
         self.shared.next_due_ns()
@@ -185,7 +186,7 @@ pub(crate) struct Inbound {
     is_keeper_woken: AtomicBool,
 }
 
-/// The progress of an association's replacement.
+/// The state of an inbound association's retirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Retirement {
     No,
@@ -199,8 +200,8 @@ enum Retirement {
 /// The state of an inbound association after [`Inbound::tick`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
-    /// The association stays installed. The value is the time of the next necessary call of [`Inbound::tick`],
-    /// nanoseconds; `None` if no call is necessary.
+    /// The association stays installed. The value is the time at which [`Inbound::tick`] must be called again,
+    /// nanoseconds; `None` if no further call is necessary.
     Until(Option<u64>),
     /// The grace time has ended, and the association must be removed.
     Over,

@@ -26,7 +26,7 @@ pub enum SaChange {
         /// The association's configuration.
         config: Box<SaConfig>,
     },
-    /// Removes an association at once; from then on, packets of the association are refused.
+    /// Removes an association at once; from then on, packets that the association would have protected are lost.
     Remove {
         /// The association's direction.
         direction: SaDirection,
@@ -131,12 +131,12 @@ pub enum SaError {
 /// The associations and policy of a port, changeable by any thread.
 #[derive(Debug, Default)]
 pub struct Ipsec {
-    /// Number of changes so far. A batch compares this number with its previous value, so a batch without a change
-    /// takes no lock.
+    /// Number of changes of associations and policy so far. A batch compares this number with its previous value, so a
+    /// batch without a change takes no lock.
     changes: AtomicU32,
     in_force: Mutex<Arc<InForce>>,
-    /// Held during a whole change, including the wait for a [`KeyStore`](super::KeyStore). Threads on the frame path
-    /// lock only `in_force`.
+    /// The lock that a thread holds during a whole change, including the wait for a [`KeyStore`](super::KeyStore).
+    /// Threads on the frame path lock only `in_force`.
     changing: Mutex<()>,
     context: Mutex<Context>,
 }
@@ -246,7 +246,7 @@ impl Ipsec {
         }
     }
 
-    /// Returns the number of changes so far.
+    /// Returns the number of changes of associations and policy so far.
     #[inline]
     pub(crate) fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire)

@@ -108,7 +108,8 @@ impl Keepalives {
     pub(crate) fn sealed(&mut self, by: usize, frame: &[u8], now_ns: u64) {
         let Some(keepalive) = self.associations.get(by).and_then(|sa| sa.keepalive.as_ref()) else { return };
         let due_ns = keepalive.sealed(frame, now_ns);
-        // A later due time is found when the stored time is reached.
+        // If a keepalive becomes due later than the stored time, [`Keepalives::send`] finds the later time when the
+        // stored time is reached.
         self.next_due_ns = Some(self.next_due_ns.map_or(due_ns, |next| next.min(due_ns)));
     }
 

@@ -187,7 +187,8 @@ impl KeyRegistry {
     }
 
     /// Ends the use of a key by a removed association. Threads may still seal their current frames with the key. With
-    /// `is_replaced`, threads may do so even if no sequence number was counted so far.
+    /// `is_replaced`, threads may still seal with the key even if the association has counted no sequence number so
+    /// far.
     pub(super) fn release_outbound(&self, sa: &Arc<Outbound>, is_replaced: bool) {
         let id = KeyId::of(SaDirection::Out, sa.shared.config());
         let mut keys = lock(&self.keys);
@@ -221,7 +222,7 @@ impl KeyRegistry {
         self.write(Keys::next_marks)
     }
 
-    /// Stores the sequence numbers actually used as marks, after all traffic has stopped. After this call, no
+    /// After all traffic has stopped, stores as marks the sequence numbers that were actually used. After this call, no
     /// association may use a further sequence number.
     ///
     /// # Errors
@@ -304,7 +305,7 @@ impl Keys {
     fn written(&mut self, marks: &[KeyMark]) {
         self.all.values_mut().for_each(|key| key.written = None);
         for mark in marks {
-            // If the registry has forgotten a key during the write, the next marks do not contain the key either.
+            // If the registry has forgotten a key during the write, the key is also missing in the next marks.
             let Some(key) = self.all.get_mut(&mark.key) else { continue };
             key.written = Some(mark.number);
             if mark.key.spi == 0 {
@@ -346,8 +347,8 @@ impl Key {
         let arrived = used.saturating_sub(self.looked);
         self.looked = used;
         self.idle = if arrived == 0 { self.idle.saturating_add(1) } else { 0 };
-        // The mark must cover the packets that arrive until the next check. These packets are assumed to be as many as
-        // the packets since the last check.
+        // The mark must cover the packets that arrive until the next check. As many packets are expected as have
+        // arrived since the last check.
         let is_enough = |written: &u64| *written >= used.saturating_add(arrived) && self.idle < IDLE_LOOKS;
         let lead = arrived.saturating_mul(LEAD).saturating_sub(LEAD_OFF);
         let wanted = || if self.idle < IDLE_LOOKS { used.saturating_add(lead).min(last) } else { used };

@@ -84,8 +84,8 @@ impl Opening {
     }
 
     /// Passes or refuses an unprotected frame. A packet that an association should have protected is refused if the
-    /// packet is unencrypted (RFC 4301 5.2). Some frames cannot be parsed by the adapter, although a host accepts these
-    /// frames, for example a datagram with trailing bytes.
+    /// packet is unencrypted (RFC 4301 5.2). The check also covers frames that the adapter cannot parse, because a host
+    /// may accept such frames, for example a datagram with trailing bytes.
     pub(crate) fn judge_clear(&self, frame: &Frame<'_>, stats: &Direction) -> Result<(), Loss> {
         let InForce { policy, removed, inbound, .. } = &*self.in_force;
         if let Some(passes) = policy.judge_other(SaDirection::In, frame) {

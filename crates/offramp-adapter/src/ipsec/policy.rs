@@ -35,7 +35,7 @@ pub enum PolicyAction {
     Protect,
     /// The packets pass unprotected, even if a selector of an association matches.
     Bypass,
-    /// The packets are lost, even after an association has opened them.
+    /// The packets are lost, including packets that an association has opened.
     Discard,
 }
 
@@ -70,7 +70,7 @@ pub struct Policy {
     pub ike: bool,
 }
 
-/// The verdict of the entries on a packet.
+/// The verdict of the policy entries on a packet.
 pub(super) struct Said {
     /// The action of the first matching entry; `None` if no entry matches.
     pub(super) action: Option<PolicyAction>,

@@ -1,4 +1,4 @@
-//! Transmit: finds the association of a frame, segments the frame for it, and seals the segments.
+//! Transmit: finds the association of a frame, segments the frame for the association, and seals the segments.
 
 use super::association::Outbound;
 use super::policy::Said;
@@ -185,7 +185,7 @@ fn fit(frame: &Frame<'_>, room: usize) -> Result<TxMeta, Loss> {
         (Some(asked), _) if asked.kind == SegmentationKind::UdpFragments => {
             Ok(in_sizes_of(asked, fragment_size(layout, room).ok_or(Loss::TooLong)?))
         }
-        // The boundaries of the UDP datagrams must be preserved.
+        // The boundaries of the UDP datagrams must be preserved, so the segment size cannot be reduced.
         (Some(asked), _) if payload_max.is_none_or(|max| usize::from(asked.size).min(layout.payload_len()) > max) => {
             Err(Loss::TooLong)
         }

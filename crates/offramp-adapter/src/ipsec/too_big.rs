@@ -32,8 +32,8 @@ const ICMP_CHECKSUM_OFFSET: usize = 2;
 /// Type and code: destination unreachable, fragmentation needed and DF set.
 const ICMP_FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
 const ICMPV6_PACKET_TOO_BIG: [u8; 2] = [2, 0];
-/// Types of ICMP queries and of replies to queries. An error message may be sent about a query, but never about an
-/// error.
+/// Types of ICMP queries and of replies to queries. An ICMP error may be sent about a query, but never about another
+/// ICMP error.
 const ICMP_QUERIES: [u8; 10] = [0, 8, 9, 10, 13, 14, 15, 16, 17, 18];
 /// First `ICMPv6` type that is not an error (RFC 4443 2.1).
 const ICMPV6_INFORMATIONAL: u8 = 128;

@@ -36,8 +36,8 @@ impl PreparedIpsec<'_> {
 pub struct PortControl {
     offloads: AtomicU32,
     is_link_on: AtomicBool,
-    /// Number of changes so far. A batch compares this number with its previous value, so a batch without a change
-    /// takes no lock.
+    /// Number of changes of the moderation so far. A batch compares this number with its previous value, so a batch
+    /// without a change takes no lock.
     moderation_changes: AtomicU32,
     moderation: Mutex<ModerationConfig>,
     ipsec: Ipsec,

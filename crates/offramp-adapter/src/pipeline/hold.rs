@@ -1,9 +1,9 @@
 //! The frames that wait for delivery to a host. A frame waits for moderation if handing over interrupts the host, as
 //! for a TAP. A frame also waits for the host's receive limit.
 //!
-//! On a cable, frames wait on the wire. A switch has no wire, so frames wait in a queue, in the form in which their
-//! senders lent them. One decision releases all waiting frames. The delivery of the released frames takes as many
-//! batches as needed. Frames that arrive after the decision wait for the next decision.
+//! On a cable, frames wait on the wire. A switch has no wire, so copies of the lent frames wait in a queue, with
+//! super-frames unsegmented. One decision of the moderator releases all waiting frames. The delivery of the released
+//! frames takes as many batches as needed. Frames that arrive after a decision wait for the next decision.
 
 use crate::moderation::{ModerationConfig, Moderator};
 use crate::port::{Arrival, WirePort};
@@ -25,7 +25,8 @@ pub(crate) struct Hold {
     noted: usize,
     /// Number of released frames. Released frames are the oldest waiting frames, and wait only for the receive limit.
     released: usize,
-    /// The moderator has read the wire's room, which it needs to compute the time of the first wake-up.
+    /// The moderator has read the wire's room. Without the room, the moderator cannot compute the time of the first
+    /// wake-up.
     knows_room: bool,
     /// The waiting frames on a switch; empty on a cable.
     queue: VecDeque<FrameBuffer<Vec<u8>>>,

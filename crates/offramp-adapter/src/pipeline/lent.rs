@@ -1,4 +1,4 @@
-//! A frame lent by its sender to a host of a switch.
+//! A frame that its sender lends to another host of the switch.
 
 use super::budget::{FRAME_ALIGN, Work};
 use offramp_offload::caps::Offloads;
@@ -8,8 +8,8 @@ use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
 use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 use offramp_offload::segment::Segmenter;
 
-/// Minimum TCP payload per segment of a super-frame that is handed over whole, bytes. Linux 7 raises a smaller size to
-/// this value (`TCP_MIN_GSO_SIZE`), and would then produce different segments.
+/// Minimum TCP payload per segment of a super-frame that is handed over whole, bytes. Linux 7 raises a smaller
+/// requested size to this value (`TCP_MIN_GSO_SIZE`), and would produce other segments than requested.
 const TCP_SEGMENT_LEN_MIN: u16 = 8;
 
 /// A frame lent by its sender, and its segmentation plan.
@@ -94,8 +94,8 @@ fn carries_cwr(frame: &[u8], partial: PartialChecksum) -> bool {
 }
 
 /// Returns whether the host initialised the checksum field with the sum of the pseudo-header, so that the segments'
-/// checksums will be right. A guest may write any value. The result is `false` for a fragment, because the checksum
-/// covers more bytes than the fragment has.
+/// checksums will be right. A guest may write any value into the checksum field. The result is `false` for a fragment,
+/// because the checksum covers more bytes than the fragment has.
 pub(super) fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     let (Ok(layout), Some(partial)) = (frame.layout(), frame.request().checksum) else { return false };
     let begun = frame.bytes().get(partial.field()..).and_then(|rest| rest.first_chunk());
@@ -103,8 +103,8 @@ pub(super) fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     !layout.fragment && begun.is_some_and(|begun| u16::from_be_bytes(*begun) == pseudo_header)
 }
 
-/// Writes the next frames of one length into the scratch, as many as fit. Returns the length of a written frame, the
-/// distance between two frames, and the number of frames.
+/// Writes the next frames of one length into the scratch, as many as fit. Returns the length of each written frame, the
+/// distance between the starts of two written frames, and the number of written frames.
 pub(super) fn segment_into_scratch(
     lent: &Lent<'_>,
     rest: &mut Segmenter,

@@ -66,9 +66,9 @@ impl Plan {
         }
     }
 
-    /// Applies changed settings of the link and of the transmit limit. Applies changed associations unless `pending` is
-    /// partly sealed, and advances the time of the associations. Sealed frames fit into `mtu` IP bytes. With
-    /// `is_shared`, other queue pairs seal with the same associations.
+    /// Applies changed settings of the link and of the transmit limit. Applies changed associations unless the pending
+    /// frame is to be sealed, and advances the time of the associations. `mtu` is the maximum number of IP bytes in a
+    /// sealed frame. With `is_shared`, other queue pairs seal with the same associations.
     #[inline]
     pub(crate) fn take_over(
         &mut self,
@@ -159,8 +159,8 @@ impl Plan {
     }
 
     /// Delivers the pending ICMP message about the last planned frame, if any. The message is no frame of the wire, and
-    /// no counter includes it. If the host has no room, the message is dropped, and the next refused frame causes a new
-    /// message. Set `has_pushed` if the adapter inserted the frame's tag.
+    /// no counter includes the message. If the host has no room, the message is dropped, and the next refused frame
+    /// causes a new message. Set `has_pushed` if the adapter inserted the frame's tag.
     pub(crate) fn answer(&mut self, host: &mut impl HostPort, has_pushed: bool) -> Option<Result<(), PortError>> {
         let answer = self.sealing.as_mut()?.too_big.take()?;
         let answer = if has_pushed { pop_tag(answer) } else { answer };

@@ -46,7 +46,7 @@ pub(crate) trait Route<H: HostPort> {
         source.write(host, self, stats, budget, now_ns);
     }
 
-    /// Returns the maximum IP bytes of a frame, if frames are checked after planning.
+    /// Returns the maximum IP bytes of a frame; `usize::MAX` if the destination ports check the length.
     fn mtu(&self) -> usize;
 
     /// Lends buffers for the next frames, up to `count` of `len` bytes each. Returns `None` if the route has no room,
@@ -229,8 +229,9 @@ impl Source {
         Ok(Progress { moved: moved || more, more })
     }
 
-    /// Fetches the next frame, and sends it at once if it needs no change. Returns `true` if a frame is pending, was
-    /// sent, or was lost and counted. Returns `false` if the host has no frame, or is at its transmit limit.
+    /// Fetches the next frame. Sends the frame at once if the frame needs no change. Returns `true` if a frame is
+    /// pending, was sent, or was lost and counted. Returns `false` if the host has no frame, or is at its transmit
+    /// limit.
     #[inline]
     fn fetch<H: HostPort>(
         &mut self,
@@ -284,8 +285,8 @@ impl Source {
         Ok(true)
     }
 
-    /// Plans and routes the fetched frame. If the frame has no destination, the error holds the reason and the number
-    /// of frames.
+    /// Plans and routes the fetched frame. If the frame is lost, the error holds the reason and the number of lost
+    /// frames.
     #[inline]
     fn admit<H: HostPort>(
         &mut self,
@@ -380,7 +381,7 @@ fn sent_by<'a>(host: &impl HostPort, queues: &'a [QueueStats]) -> &'a Direction 
     &QueueStats::of(queues, || host.tx_queue()).transmit
 }
 
-/// Counts frames without a destination.
+/// Counts frames that are lost before any of the frames is handed to a destination.
 fn lose(reason: Loss, frames: usize, stats: &Direction, budget: &mut Budget) {
     budget.spend_frame(0);
     stats.frames_in.add(frames as u64);

@@ -35,9 +35,11 @@ pub struct SwitchConfig {
     pub ageing_s: u64,
     /// The treatment of a frame for an unknown station.
     pub unknown_unicast: UnknownUnicast,
-    /// Bit mask of the forwarded reserved addresses 01-80-C2-00-00-00 to -0F; none by IEEE 802.1Q 8.6.3.
+    /// Bit mask of the forwarded reserved addresses 01-80-C2-00-00-00 to -0F; 0 forwards none, as IEEE 802.1Q 8.6.3
+    /// requires.
     pub forward_reserved: u16,
-    /// Maximum frames sent by a port, or segmented for it, in one turn.
+    /// Maximum number of frames that a port sends in one turn. A super-frame that the switch segments counts as its
+    /// segments.
     pub turn_frames: usize,
     /// Maximum bytes sent by a port in one turn. A frame may exceed the maximum; the excess shortens the port's next
     /// turns. Descriptors of a frame, refused frames, and fetches without a frame also count

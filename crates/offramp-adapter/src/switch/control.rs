@@ -49,8 +49,8 @@ fn written(mac: [u8; 6]) -> String {
 ///
 /// `stats.transmit` counts the frames that the port sent into the switch: `frames_in` = `frames_out` (handed to at
 /// least one port) + lost frames. `stats.receive` counts the frames for the port, one per copy: `frames_in` =
-/// `frames_out` + lost frames + frames waiting to be coalesced. A port with several queues counts each frame at the
-/// frame's queue. Frames lost before the host chose a queue are counted at the first queue.
+/// `frames_out` + lost frames + frames waiting to be coalesced. If a port has several queues, each frame counts in the
+/// counters of the frame's queue. Frames lost before the host chose a queue count in the counters of the first queue.
 #[derive(Debug)]
 pub struct SwitchPort {
     pub(super) index: usize,
@@ -140,8 +140,8 @@ impl Serving {
         self.0.store(index, Relaxed);
     }
 
-    /// Returns the [number](SwitchPort::index) of the served port. The number stays after the thread has left the
-    /// switch.
+    /// Returns the [number](SwitchPort::index) of the served port. While the thread serves no port, returns the number
+    /// of the port served last.
     pub fn index(&self) -> usize {
         self.0.load(Relaxed)
     }
@@ -285,7 +285,7 @@ impl<P> SwitchControl<P> {
         }
     }
 
-    /// Takes the requests made since the last call.
+    /// Returns and removes the requests made since the last call.
     pub(super) fn requests(&self) -> Vec<Request<P>> {
         if !self.asked.load(Relaxed) {
             return Vec::new();

@@ -67,7 +67,8 @@ impl<P: HostPort> Port<P> {
         done
     }
 
-    /// Delivers one frame of another port, or queues it. Returns `false` if the frame must be pushed again.
+    /// Delivers one frame of another port, or queues it. Returns `false` if the budget ended before the last segment:
+    /// the caller must push the same frame again.
     pub(super) fn push(&mut self, mut lent: Lent<'_>, segments: &mut Option<Segmenter>, work: &mut Work<'_>) -> bool {
         // The remaining segments of a super-frame follow the delivered segments without waiting.
         if segments.is_none() {

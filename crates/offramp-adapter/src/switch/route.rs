@@ -16,7 +16,8 @@ const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
 
 impl<P: HostPort> Switch<P> {
-    /// Returns the destination ports of a frame. `from` is the port with the turn, and `floods` is its flood limit.
+    /// Returns the destination ports of a frame. `from` is the ingress port, and `floods` is the ingress port's flood
+    /// limit.
     pub(super) fn route(
         &mut self,
         from: &SwitchPort,
@@ -65,7 +66,7 @@ impl<P: HostPort> Switch<P> {
     }
 }
 
-/// The stations and the VLAN of a frame.
+/// The source station, the destination station and the VLAN of a frame.
 pub(super) struct FrameStations {
     pub(super) source: Option<Station>,
     pub(super) destination: Option<Station>,
@@ -74,7 +75,7 @@ pub(super) struct FrameStations {
 }
 
 impl FrameStations {
-    /// Reads the stations from a frame in this VLAN.
+    /// Reads the stations from a frame in the VLAN `vlan`.
     pub(super) fn of(frame: &[u8], vlan: FrameVlan) -> Self {
         let (source, destination) = (Station::source(frame, vlan.vid), Station::destination(frame, vlan.vid));
         Self { source, destination, reserved: frame.first_chunk().and_then(reserved), vlan }

@@ -98,9 +98,9 @@ impl Stations {
         }
     }
 
-    /// Binds exactly these addresses to a port. A bound address is found at the port to which it is bound, and other
-    /// ports do not learn the address. An address bound to several ports is found at the port of its last frame.
-    /// Stations already learned with one of these addresses are forgotten.
+    /// Binds exactly the addresses in `addresses` to a port. A bound address is found at the port to which it is bound,
+    /// and other ports do not learn the address. An address bound to several ports is found at the port that last
+    /// received a frame from the address. Stations already learned with one of the addresses are forgotten.
     pub(super) fn bind(&mut self, port: usize, addresses: &[[u8; MAC_LEN]]) {
         self.bound.retain(|&(_, owner)| owner != port);
         self.bound.extend(addresses.iter().map(|mac| (number(*mac), port)));
@@ -144,7 +144,7 @@ impl Stations {
     pub(super) fn learn(&mut self, station: Station, port: usize, now_s: u64) -> bool {
         if let Some(slot) = self.slot_of(station) {
             let entry = self.entries.entry(slot);
-            // The order of frames within one second is irrelevant.
+            // An entry's time has a resolution of one second, so further frames in the same second change nothing.
             if entry.port as usize == port && entry.seen_s == now_s {
                 return true;
             }

@@ -94,7 +94,7 @@ impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
                     Ok(change) => {
                         let planned_len = frame_len.wrapping_add_signed(change.added_len());
                         let frame = lent(host, change).filter(|frame| frame.bytes().len() == planned_len);
-                        // The port no longer lends the same frame.
+                        // The sending port no longer lends the same frame.
                         let Some(frame) = frame else { break };
                         let changed = (change != TagChange::Keep).then(|| plan.after_tag_change(change));
                         serving.enter(next);
@@ -145,7 +145,7 @@ impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
 }
 
 impl<P: HostPort, C> Others<'_, P, C> {
-    /// Delivers one sealed frame to all its destinations. Returns whether there was a destination.
+    /// Delivers one sealed frame to all its destination ports. Returns whether the frame had a destination port.
     fn bring_sealed(&mut self, to: &Destination, place: Range<usize>, now_ns: u64) -> bool {
         let Switch { ports, stations, scratch, sealed, serving, .. } = &mut *self.switch;
         sealed.set(place, TxMeta::default());
