@@ -144,7 +144,7 @@ pub struct PortLimits {
     pub rx: RateLimit,
 }
 
-/// The buckets of one direction of a port, shared by its queues.
+/// The buckets of one direction of a port, shared by the port's queues.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     /// Number of changes of the limit so far. A batch compares this number with its previous value, so a batch without

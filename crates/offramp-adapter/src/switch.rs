@@ -146,8 +146,8 @@ impl<P: HostPort> Switch<P> {
         self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(|port| port.next_deadline_ns()).min()
     }
 
-    /// Registers `waker`, which is woken when a port is added or removed, or when a port's settings change. The caller
-    /// must poll once more before it sleeps.
+    /// Registers `waker`, which is woken when a port is added or removed, or when a port's settings other than the
+    /// offloads change. The caller must poll once more before it sleeps.
     pub fn register(&mut self, waker: &Waker) {
         self.control.register(Some(waker));
         self.waker = Some(waker.clone());

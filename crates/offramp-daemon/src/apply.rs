@@ -111,7 +111,7 @@ impl Daemon {
         let running = self.state().config.clone();
         let of_clients = self.state().of_clients.clone();
         let file = Config::load(self.file()).map_err(wrong)?;
-        // A port or switch in the file no longer belongs to a client.
+        // A port or switch that is now in the file no longer belongs to a client.
         let mut others = Config { daemon: running.daemon.clone(), ..running.clone() };
         let is_in_file = |name: &String| file.ports.iter().any(|port| port.name == *name);
         others.ports.retain(|port| of_clients.ports.contains(&port.name) && !is_in_file(&port.name));
@@ -179,7 +179,7 @@ impl Daemon {
 
         let mut state = self.state();
         for (mut port, config) in opened.into_iter().zip(&added) {
-            // The port's numbers and addresses were already checked.
+            // The port's settings and addresses were already checked, so the switch does not refuse the port.
             connect_to(&mut port, config, &state.switches).map_err(not_opened)?;
             Arc::make_mut(&mut state.ports).push(Arc::new(port));
             state.config.ports.push(config.clone());
@@ -284,7 +284,7 @@ fn change_kept(kept: &[Kept]) -> Result<(), String> {
 }
 
 /// Waits until no other reference to the port exists, and returns the port. Dropping the last reference ends the port,
-/// which only the thread of changes may do.
+/// which only the thread that makes changes may do.
 fn alone(mut port: Arc<Port>) -> Port {
     loop {
         match Arc::try_unwrap(port) {

@@ -39,8 +39,8 @@ pub struct Daemon {
 /// The ports of one running configuration.
 pub type Ports = Arc<Vec<Arc<Port>>>;
 
-/// The part of the daemon that changes at run time. A panic elsewhere leaves the state consistent, because every update
-/// replaces a field with a checked value.
+/// The part of the daemon that changes at run time. A panic in a thread that holds the lock leaves the state
+/// consistent, because every update replaces a field with a checked value.
 #[derive(Debug)]
 pub struct State {
     /// The running configuration.
@@ -53,8 +53,8 @@ pub struct State {
 }
 
 impl Daemon {
-    /// Creates the daemon for these ports and switches. Also returns the receiver of requested changes, for the thread
-    /// that makes the changes.
+    /// Creates the daemon for running ports and switches. Also returns the receiver of requested changes, for the
+    /// thread that makes the changes.
     pub(crate) fn new(
         file: PathBuf,
         config: Config,
@@ -160,7 +160,7 @@ impl Daemon {
             port.control.set_limits(limits);
         }
         port.wake();
-        // The list includes features that depend on a named feature.
+        // The list also includes features whose use changes because they depend on a named feature.
         let changed = before.symmetric_difference(port.host.in_use(port.control.offloads()));
         let named = NAMES.iter().filter(|name| (on | off | changed).contains(name.offload));
         Ok(Changed {
@@ -203,7 +203,7 @@ impl Daemon {
         if let Err(error) = self.threads.keys.close() {
             eprintln!("offramp: noting how far keys have come: {error}; they continue after what was reserved");
         }
-        // The ports may still exist after the program's last function has returned.
+        // Other references may keep the ports alive until the process ends, so the sockets are removed here.
         for port in self.state().ports.iter() {
             port.with_guest(|guest| guest.remove_socket());
         }
@@ -215,7 +215,7 @@ impl Daemon {
     pub fn answer(&self, request: Request) -> Answer {
         let outcome = match request {
             Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
-            // The owner of the connection sends the data that follow this answer.
+            // The thread that owns the connection sends the data that follow this answer.
             Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
             Request::Capture { .. } => Ok(Outcome::Capturing {}),
             Request::Set { port, features, moderation, limit, link, .. } => {
@@ -265,9 +265,9 @@ impl Handler for Daemon {
     }
 }
 
-/// Changes the features allowed on a port. The adapter allows new features before the host gets them, and the host
-/// loses old features before the adapter does. So the adapter never receives a frame with a feature that it does not
-/// allow.
+/// Changes the features allowed on a port. The adapter allows new features before the features are offered to the host.
+/// The adapter disallows old features after the offer to the host has ended. So the adapter never receives a frame with
+/// a feature that the adapter does not allow.
 pub fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
     let before = port.control.offloads();
     port.control.set_offloads(before | offloads);

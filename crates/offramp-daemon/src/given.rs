@@ -52,7 +52,7 @@ pub fn take(fd: Option<RawFd>) -> Result<Vec<Passed>, GivenError> {
     if let Some(fd) = fd {
         return Ok(vec![passed(fd, format!("--fd {fd}"), None)?]);
     }
-    // The variables may be meant for the process that started this process.
+    // The variables `LISTEN_…` may be meant for the process that started this process.
     let is_own = var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
     let count = var("LISTEN_FDS").ok().filter(|_| is_own).and_then(|count| count.parse().ok()).unwrap_or(0);
     let names = var("LISTEN_FDNAMES").unwrap_or_default();
@@ -64,7 +64,7 @@ pub fn take(fd: Option<RawFd>) -> Result<Vec<Passed>, GivenError> {
 /// The guests' sockets passed from outside the file, by port name.
 #[derive(Debug, Default)]
 pub struct Given {
-    /// Passed listening sockets by port name. A port removes its socket from the map.
+    /// Passed listening sockets by port name. When a port is opened, the port's socket is removed from the map.
     listeners: Mutex<BTreeMap<String, UnixListener>>,
     /// Socket paths that replace the paths in the file, by port name.
     paths: BTreeMap<String, PathBuf>,

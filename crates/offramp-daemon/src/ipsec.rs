@@ -110,7 +110,8 @@ impl Port {
     }
 }
 
-/// Returns the refusal of an association changed in place: the change would reuse sequence numbers under the same key.
+/// Returns the error for an association that was changed in the file under the same SPI: the change would reuse
+/// sequence numbers under the same key.
 fn changed_in_place(entry: &SaEntry) -> String {
     format!(
         "SA {} {:#010x} is in force and cannot change; give what is new another spi and other keys",

@@ -193,7 +193,7 @@ fn text(status: Status) -> Result<String, fmt::Error> {
 /// Labels of a sample.
 type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
 
-/// Reads a counter from its owner.
+/// A function that reads a counter.
 type Of<T> = fn(&T) -> u64;
 
 /// The value of a sample.

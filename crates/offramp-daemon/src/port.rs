@@ -69,7 +69,7 @@ impl Port {
             mtu: config.mtu,
             offloads: config.offloads,
             moderation: config.moderation,
-            // A guest's port chooses among the guest's queues itself.
+            // For a guest, the guest's vhost-user port chooses the queue, so the adapter has one queue.
             queues: if config.host.is_steered { queue_pairs } else { 1 },
             ..AdapterConfig::default()
         };
@@ -201,7 +201,7 @@ impl Port {
 pub struct Queue {
     pub mark: Arc<Mark>,
     pub worker: Arc<Worker>,
-    /// The position of this host among the hosts of its thread.
+    /// The position of the queue pair's host among the hosts of the thread.
     pub place: Place,
 }
 

@@ -69,12 +69,13 @@ impl Groups {
         found.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns whether the group was looked up. The process joins a looked-up group if it needs the membership.
+    /// Returns whether the group was looked up. The process joins a looked-up group if the process needs the
+    /// membership.
     pub fn has(&self, group: &str) -> bool {
         self.0.contains_key(group)
     }
 
-    /// Returns the rights of a socket with these permissions and this group.
+    /// Returns the rights of a socket with the permissions `mode` and the group `group`.
     pub fn rights(&self, mode: u32, group: Option<&String>) -> SocketRights {
         SocketRights { mode, group: group.and_then(|name| self.0.get(name)).copied() }
     }
@@ -146,7 +147,7 @@ impl Identity {
             None if Uid::effective().is_root() && !self.groups.0.is_empty() => self.join_groups()?,
             None => {}
         }
-        // The effective set is dropped first, because it must be a subset of the permitted set.
+        // The effective set is dropped first, because the effective set must be a subset of the permitted set.
         [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable].into_iter().try_for_each(drop_set)
     }
 
@@ -174,8 +175,8 @@ impl Identity {
     }
 }
 
-/// Returns whether the process can become this user. A user namespace may lack the user. Root in a user namespace is an
-/// ordinary user outside the namespace (`user_namespaces(7)`).
+/// Returns whether the process can become this user. The process's user namespace may not contain the user. Root in a
+/// user namespace is an ordinary user outside the namespace (`user_namespaces(7)`).
 fn is_user_here(user: Uid) -> bool {
     let Ok(map) = fs::read_to_string("/proc/self/uid_map") else { return true };
     map.lines().any(|line| {

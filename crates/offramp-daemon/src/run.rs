@@ -1,4 +1,4 @@
-//! Start and end of the daemon, within a process with unchanged rights or as the process `offramp up`.
+//! Starts and ends the daemon, either within a process that keeps its rights, or as the process `offramp up`.
 //!
 //! `offramp up` first reads the file, opens privileged devices and gives up privileges. The process then opens the
 //! stored sequence numbers of the keys, enters the sandbox and creates the control socket. Last, the process starts the
@@ -34,7 +34,8 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Permissions of directories created by the daemon: everyone may see the control socket in the directories.
+/// Permissions of directories that the daemon creates: for the control socket, which every user may see, and for the
+/// state.
 const CONTROL_DIRECTORY_MODE: u32 = 0o755;
 const STATE_DIRECTORY_MODE: u32 = 0o700;
 
@@ -120,7 +121,7 @@ fn start_here(config: Config) -> Result<Arc<Daemon>, Cause> {
     start(PathBuf::new(), config, devices, threads, status)
 }
 
-/// Starts the ports and switches of a configuration, and the thread of changes.
+/// Starts the ports and switches of a configuration, and the thread that makes changes.
 fn start(
     file: PathBuf,
     config: Config,

@@ -39,7 +39,7 @@ fn filter(reaction: Reaction) -> Result<Sandbox, SandboxError> {
     Ok(sandbox)
 }
 
-/// Returns the value, or adds the error to `lacks`.
+/// Returns the value of `result`, or adds the error of `result` to `lacks`.
 fn noted<T>(result: Result<T, SandboxError>, lacks: &mut Vec<String>) -> Option<T> {
     result.map_err(|error| lacks.push(error.to_string())).ok()
 }

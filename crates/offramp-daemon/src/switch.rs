@@ -36,7 +36,7 @@ impl SwitchThread {
         Ok(Self { mark, worker, serving })
     }
 
-    /// Registers this thread as the driver of each counted queue pair of a port.
+    /// Registers this thread as the driver of each queue pair for which the port has separate counters.
     pub fn drive(&self, port: &mut Port) {
         let Self { mark, worker, serving } = self;
         port.queues.extend(port.control.queues().iter().map(|_| {
@@ -56,8 +56,8 @@ pub struct RunningSwitch {
 }
 
 impl RunningSwitch {
-    /// Starts the switch with its ports among `opened`, all at once, so that the frames of one port find the other
-    /// ports. `ports` holds the configurations of the ports, which also select the thread's processor.
+    /// Starts the switch with its ports among `opened`, all at once, so that the first frames of one port reach the
+    /// other ports. `ports` holds the configurations of the ports, which also select the thread's processor.
     ///
     /// # Errors
     /// Fails if the switch refuses a port, or if the thread cannot be started.
@@ -68,7 +68,8 @@ impl RunningSwitch {
         threads: &Threads,
     ) -> Result<Self, BuildError> {
         let shape = switch::SwitchConfig {
-            // Each port has at least one entry of the table.
+            // Each port needs at least one entry of the table, so the number of entries also limits the number of
+            // ports.
             ports_max: config.mac_entries_max,
             stations_max: config.mac_entries_max,
             equal_shares: true,
@@ -100,7 +101,7 @@ impl RunningSwitch {
         Ok(())
     }
 
-    /// Moves the switch's thread to the processor that the configurations of the switch's ports among `ports` select.
+    /// Moves the switch's thread to the processor that `ports`, the configurations of the ports, select for the switch.
     pub fn place(&self, ports: &[PortConfig]) {
         let (cpu, polling) = placing(&self.name, ports);
         self.thread.worker.place(&cpu.unwrap_or_else(online), polling);

@@ -26,7 +26,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-/// Maximum number of keys in the registry: the keys of a rekey of both directions per minute for three weeks. Above
+/// Maximum number of keys in the registry: the keys of three weeks with one rekey of both directions per minute. Above
 /// this number, the registry forgets the oldest key that no association uses.
 pub const KEYS_MAX: usize = 65_536;
 /// Default number of sequence numbers reserved at a time: the packets of one second on a fast link, or 1/4096 of the

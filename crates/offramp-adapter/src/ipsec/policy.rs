@@ -51,8 +51,7 @@ pub struct PolicyEntry {
     pub selector: Selector,
 }
 
-/// The rules for packets outside of the associations. The default policy passes all of these packets, except IKE
-/// received by a port with UDP encapsulation.
+/// The rules for packets outside of the associations. The default policy passes all of these packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Treatment of IP packets to the wire without a matching entry or association.

@@ -175,7 +175,7 @@ impl PortControl {
         Some(self.moderation())
     }
 
-    /// Registers `waker`, which is woken after each change.
+    /// Registers `waker`, which is woken after each change, except a change of the offloads.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut wakers = self.wakers.lock();
         if !wakers.iter().any(|known| known.will_wake(waker)) {

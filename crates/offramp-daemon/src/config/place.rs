@@ -42,7 +42,7 @@ impl<'a> Place<'a> {
         Self { file, text }
     }
 
-    /// Returns the error for these bytes of the text.
+    /// Returns the error for the bytes `at` of the text.
     pub fn wrong(&self, at: Range<usize>, message: impl Into<String>) -> ConfigError {
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line = 1 + before.matches('\n').count();

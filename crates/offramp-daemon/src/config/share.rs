@@ -59,7 +59,7 @@ impl Check<'_> {
             (the_socket(path), format!("the daemon's {what}"))
         };
         let mut all: Vec<_> = daemon.sockets().map(of_daemon).collect();
-        // The other ports were already checked.
+        // The ports that are not from this file were already checked.
         for port in &ports[..ports.len() - written.len()] {
             all.extend(made(port, None).map(|(made, _)| (made, format!("that of port \"{}\"", port.name))));
         }

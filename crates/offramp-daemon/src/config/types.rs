@@ -86,13 +86,13 @@ pub struct DaemonConfig {
 }
 
 impl DaemonConfig {
-    /// Returns the paths of the control sockets, each with its key.
+    /// Returns the paths of the control sockets, each with the configuration key that sets the path.
     pub fn control_sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let read_only = self.control_read_only.iter().map(|(path, _)| ("daemon.control_read_only", path));
         [("daemon.control", &self.control)].into_iter().chain(read_only)
     }
 
-    /// Returns the paths of all sockets of the daemon, each with its key.
+    /// Returns the paths of all sockets of the daemon, each with the configuration key that sets the path.
     pub fn sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let metrics = self.metrics.iter().filter_map(|address| match address {
             MetricsAddress::Unix(path) => Some(("daemon.metrics", path)),
@@ -128,7 +128,7 @@ pub struct PortConfig {
     pub poll_usecs: Option<u32>,
     /// Rate of the cable in bits per second, the same in both directions; `None` if unlimited.
     pub bits_per_second: Option<u64>,
-    /// Packet memory of the adapter.
+    /// Settings of the adapter's packet memory.
     pub memory: MemoryConfig,
     /// Injected faults of the adapter, for experiments.
     pub faults: FaultConfig,
@@ -155,7 +155,7 @@ impl PortConfig {
         Some(vec![self.cpus[position]])
     }
 
-    /// Returns the polling of the port's threads.
+    /// Returns the polling mode of the port's threads.
     pub fn polling(&self) -> Polling {
         match self.poll_usecs {
             None => self.host.polling,
@@ -204,15 +204,16 @@ pub struct SaEntry {
 }
 
 impl SaEntry {
-    /// Returns the change that installs the association. Its sequence numbers continue after the last number used with
-    /// the association's key.
+    /// Returns the change that installs the association. The association's sequence numbers continue after the last
+    /// number used with the association's key.
     pub fn add(&self, keys: &KeyRegistry) -> SaChange {
         let used = keys.last_number(self.direction, &self.config).unwrap_or(0);
         let config = SaConfig { sequence: self.config.sequence.max(used), ..self.config.clone() };
         SaChange::Add { direction: self.direction, config: Box::new(config) }
     }
 
-    /// Returns whether `running` was created from this entry; its sequence numbers may have continued.
+    /// Returns whether `running` was created from this entry. The sequence numbers may differ, because the association
+    /// may have started after numbers already used.
     pub fn is(&self, running: &SaConfig) -> bool {
         SaConfig { sequence: self.config.sequence, ..running.clone() } == self.config
     }

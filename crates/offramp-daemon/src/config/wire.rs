@@ -54,7 +54,7 @@ impl Check<'_> {
 }
 
 impl Config {
-    /// Returns the port with the smallest MTU on this port's switch; `None` on another wire.
+    /// Returns the port with the smallest MTU on this port's switch; `None` if the port is on no switch.
     pub(crate) fn least_mtu_on_switch(&self, port: &PortConfig) -> Option<&PortConfig> {
         let WireConfig::Switch(switch) = &port.wire else { return None };
         self.ports.iter().filter(|other| other.is_on(switch)).min_by_key(|other| other.mtu)

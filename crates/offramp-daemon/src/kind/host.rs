@@ -106,7 +106,7 @@ pub struct Settings<'a> {
 pub struct Means {
     pub events: Arc<Events>,
     pub sandbox: Sandbox,
-    /// A socket passed by the daemon's parent.
+    /// A listening socket passed by the daemon's parent process.
     pub listener: Option<UnixListener>,
     /// The rights of [`HostTraits::socket`].
     pub rights: SocketRights,
@@ -134,7 +134,7 @@ pub trait Host: Debug + Send + Sync {
         Offloads::offer(self.supported(), Offloads::all(), allowed)
     }
 
-    /// Offers a set of features, from now on or from the next negotiation.
+    /// Offers a set of features. The offer takes effect at once, or at the host's next negotiation.
     ///
     /// # Errors
     /// Fails if the host is gone.

@@ -107,7 +107,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// Returns a file with a source and a sink, and these keys of their wires.
+    /// Returns a configuration file with a source and a sink. `to_sink` and `to_source` are the keys of the two wires.
     fn file(source: &str, sink: &str, to_sink: &str, to_source: &str) -> String {
         format!(
             "[[switch]]\nname = \"lan\"\n[[port]]\nname = \"a\"\nhost = {{ null = \"source\", {source} }}\nwire.{to_sink}\n\

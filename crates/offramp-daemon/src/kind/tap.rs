@@ -14,8 +14,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// Number of frames held per queue by a TAP's host, more than the host's largest send window. A TAP drops frames beyond
-/// its queue, where the driver of a card would stop the queue.
+/// Maximum number of frames in each transmit queue of a TAP's kernel: more than the kernel's largest send window. A TAP
+/// drops further frames, while the driver of a network card would stop the queue.
 const TAP_TX_QUEUE_LEN: u32 = 8192;
 /// Directory with the files of named network namespaces (ip-netns(8)).
 const NETNS_DIRECTORY: &str = "/run/netns";
@@ -47,7 +47,7 @@ impl PortKind for Config {
 
     fn check(check: &Check<'_>, keys: &Keys) -> Result<Self, ConfigError> {
         let interface = check.interface("port.host.tap", &keys.tap)?;
-        // A name denotes a file of `ip netns`. An absolute path replaces the directory.
+        // A name denotes a file in the directory of `ip netns`. An absolute path replaces this directory.
         let namespace = keys.namespace.as_ref().map(|name| Path::new(NETNS_DIRECTORY).join(name.as_ref()));
         let place = namespace.iter().map(|file| format!(" in {}", file.display()));
         let traits = HostTraits {
@@ -83,7 +83,7 @@ impl PortKind for Config {
     }
 }
 
-/// Sets a TAP in the calling thread's namespace up.
+/// Offers the features of an opened TAP, and sets the TAP's link up in the calling thread's namespace.
 fn open(opened: Result<Tap, TapError>, offloads: Offloads) -> Result<Tap, String> {
     let tap = opened.map_err(|cause| cause.to_string())?;
     tap.offer(offloads).map_err(|cause| cause.to_string())?;

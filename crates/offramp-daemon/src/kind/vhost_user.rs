@@ -219,8 +219,8 @@ impl Host for Mutex<VhostUser> {
         lock(self).status().offloads()
     }
 
-    /// The features in use: a guest may use granted transmit features until its next negotiation. The adapter may
-    /// change its use of receive features at any time.
+    /// The features in use: a guest may use granted transmit features until its next negotiation. The adapter may start
+    /// or stop using receive features at any time.
     fn in_use(&self, allowed: Offloads) -> Offloads {
         let negotiated = self.negotiated();
         (negotiated & Offloads::TX) | Offloads::offer(Offloads::RX, negotiated, allowed)

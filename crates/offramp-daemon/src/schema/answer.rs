@@ -96,12 +96,12 @@ pub enum RefusalCode {
 pub struct Changed {
     /// The name of the port.
     pub port: String,
-    /// The current state of the requested features, and of the features affected by them.
+    /// The current states of the requested features, and of all features whose use the request has changed.
     pub features: Vec<FeatureStatus>,
-    /// The new moderation, if requested.
+    /// The new moderation; `null` if the request does not change the moderation.
     pub moderation: Option<Box<Moderation>>,
-    /// The new limit, if requested.
+    /// The new rate limits; `null` if the request does not change the limits.
     pub limit: Option<Box<Limit>>,
-    /// The new state of the link, if requested.
+    /// The new state of the link; `null` if the request does not change the link.
     pub link: Option<bool>,
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 pub struct Counts(IndexMap<String, Value>);
 
 impl Counts {
-    /// Returns a counter; `None` if an older daemon did not send it.
+    /// Returns a counter; `None` if an older daemon did not send the counter.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0.get(name)?.as_u64()
     }

@@ -35,23 +35,24 @@ pub enum EventKind {
         /// The reason, if the daemon disconnected the frontend.
         reason: Option<String>,
     },
-    /// The host has reached its limit. The event is repeated only after a time in which the host was below its limit.
+    /// The host has reached its rate limit. The event is repeated only after a time in which the host was below its
+    /// rate limit.
     LimitReached {
         /// The name of the port.
         port: String,
         /// The direction of the limit.
         direction: LimitDirection,
     },
-    /// A thread has stalled for a second. `port` is set if the thread is in the code of this port's host.
+    /// A thread has stalled for a second. `port` is set if the thread stalls in the code of a port's host.
     Stalled {
-        /// The thread number of the system.
+        /// The operating system's number of the thread.
         thread: i32,
         /// The name of the port.
         port: Option<String>,
     },
     /// A thread reported as stalled makes turns again.
     Resumed {
-        /// The thread number of the system.
+        /// The operating system's number of the thread.
         thread: i32,
     },
     /// A host, or an interface on a wire, is gone for good.
@@ -88,7 +89,7 @@ pub enum EventKind {
     },
 }
 
-/// The direction of a limit.
+/// The direction of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitDirection {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct ControlQueueStatus {
     /// Number of queue pairs in use for receiving.
     pub queue_pairs: u16,
-    /// Accepted receive offloads, by their names in the specification.
+    /// The receive offloads that the guest has enabled, by their names in the virtio specification.
     pub guest_offloads: Vec<String>,
     /// Coalescing settings of each ring, in the order of `ring_entries`; `None` for a ring without settings.
     pub coalescing: Vec<Option<CoalescingStatus>>,
@@ -33,7 +33,7 @@ pub struct HashStatus {
     pub reported: bool,
     /// The queue pair for each value of the hash's low bits (RSS). If the table is empty, the port spreads the flows.
     pub table: Vec<u16>,
-    /// The queue pair of unhashed frames; set only with a table.
+    /// The queue pair that receives frames without a hash; set only with a table.
     pub unclassified: Option<u16>,
 }
 
@@ -42,13 +42,13 @@ pub struct HashStatus {
 pub struct FilterStatus {
     /// Enabled receive modes, by virtio's names; `None` if the guest set none, and receives frames for every address.
     pub modes: Option<Vec<String>>,
-    /// The guest's own address, which replaces the port's.
+    /// The Ethernet address set by the guest, which replaces the address in the port's configuration.
     pub mac: Option<String>,
-    /// Number of further unicast addresses.
+    /// Number of unicast addresses in the filter, in addition to the guest's own address.
     pub unicast_addresses: usize,
-    /// Number of multicast addresses.
+    /// Number of multicast addresses in the filter.
     pub multicast_addresses: usize,
-    /// VLANs of received tagged frames; `None` for all.
+    /// VLANs whose tagged frames the guest receives; `None` if the guest receives all VLANs.
     pub vlans: Option<Vec<u16>>,
 }
 

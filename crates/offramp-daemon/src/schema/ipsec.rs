@@ -182,7 +182,8 @@ impl SaKeys {
         let (encryption_key, integrity_key) = key.keys(suite)?;
         let default_window = if shape.queue_pairs > 1 { REPLAY_WINDOW_SHARED } else { REPLAY_WINDOW_DEFAULT };
         let mode = self.mode()?;
-        // A receiver's address is the outer destination of its tunnel.
+        // An inbound association accepts only packets to the receiver's address, which is the outer destination of a
+        // tunnel.
         let destination = self.destination.filter(|_| self.direction().is_ok_and(|way| way == SaDirection::In));
         Ok(SaConfig {
             legacy: self.legacy.unwrap_or(false),

@@ -85,7 +85,8 @@ impl KeyText {
         Self(words)
     }
 
-    /// Returns the suite's keys: the cipher's key, then the HMAC's key. A key that the suite lacks is empty.
+    /// Returns the suite's keys: the cipher's key, then the HMAC's key. If the suite uses no cipher key or no HMAC key,
+    /// that key is empty.
     pub(crate) fn keys(&self, suite: Suite) -> Result<(SecretKey, SecretKey), String> {
         let words: Vec<&str> = self.0.split_whitespace().collect();
         let lens = [suite.encryption_key_len(), suite.integrity_key_len()];

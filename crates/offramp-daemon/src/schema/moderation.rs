@@ -20,7 +20,7 @@ const POLICY: &str = "policy";
 /// The names of all policies.
 pub const POLICIES: &[&str] = Keys::VARIANTS;
 
-/// A key besides `policy`: its name, its policies, and the range if it is a number.
+/// A key besides `policy`: its name, the policies that have the key, and the key's range if the value is a number.
 type Key = (&'static str, &'static [&'static str], Option<RangeInclusive<i64>>);
 
 /// All keys, in the order of display.
@@ -34,7 +34,8 @@ pub const KEYS: [Key; 7] = [
     ("deadline_usecs", &["area", "quiet-or-area"], Some(0..=(DEADLINE_NS_MAX / NANOSECONDS_PER_MICROSECOND) as i64)),
 ];
 
-/// A policy and its parameters: a name, or a table with these keys. The policy may be omitted if a key implies it.
+/// A policy and its parameters: a name, or a table with these keys. The name of the policy may be omitted if a key
+/// belongs to only one policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Value")]
 pub struct Moderation(Keys);
@@ -187,7 +188,8 @@ impl Moderation {
     }
 }
 
-/// Returns the policy of these keys. Reports the errors for which serde's message would help less.
+/// Returns the name of the policy that `keys` select. Reports the errors for which serde's message would be less
+/// helpful.
 fn check(keys: &Map<String, Value>) -> Result<&'static str, String> {
     let mut given = Vec::new();
     for (name, value) in keys.iter().filter(|(name, _)| *name != POLICY) {
@@ -211,7 +213,8 @@ fn check(keys: &Map<String, Value>) -> Result<&'static str, String> {
     Ok(policy)
 }
 
-/// Returns the policy with this name. Without a name, returns the only policy with one of the keys.
+/// Returns the policy with this name. Without a name, returns the policy implied by the first given key that only one
+/// policy has.
 fn policy(name: Option<&Value>, given: &[(&str, &[&'static str])]) -> Result<&'static str, String> {
     if let Some(name) = name {
         let name = name.as_str().map_or_else(|| name.to_string(), str::to_owned);

@@ -19,7 +19,7 @@ pub enum SandboxLevel {
 /// The status of a daemon's sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxStatus {
-    /// The level in the file.
+    /// The level that the file configures.
     pub level: SandboxLevel,
     /// Each thread has a system-call filter.
     pub seccomp: bool,

@@ -20,7 +20,7 @@ pub struct Status {
     pub process: u32,
     /// Time since the daemon's start, for computing rates, nanoseconds.
     pub uptime_ns: u64,
-    /// The sandbox of the process; `null` if an older daemon has none.
+    /// The sandbox of the process; `null` only from an older daemon that does not report the sandbox.
     pub sandbox: Option<SandboxStatus>,
     /// The ports.
     pub ports: Vec<PortStatus>,
@@ -54,15 +54,16 @@ pub struct PortStatus {
     pub vlans: Vec<String>,
     /// Minimum time between two interrupts, microseconds; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
-    /// The interrupt moderation of the host; `null` if an older daemon has no moderation for this port.
+    /// The interrupt moderation of the host; `null` only from an older daemon that does not report the moderation.
     pub moderation: Option<Moderation>,
-    /// The host's rate limits for sending and receiving; `null` if an older daemon has no limits.
+    /// The host's rate limits for sending and receiving; `null` only from an older daemon that does not report the
+    /// limits.
     pub limit: Option<Limit>,
-    /// The state of the link; `null` if an older daemon lacks the setting.
+    /// The state of the link, `true` for on; `null` only from an older daemon that does not report the link.
     pub link: Option<bool>,
     /// The processors of the port's threads; any processor if the list is empty.
     pub cpus: Vec<usize>,
-    /// The security associations; `null` if an older daemon has none.
+    /// The security associations; `null` only from an older daemon that does not report the associations.
     pub ipsec: Option<IpsecStatus>,
     /// The states of the port's features.
     pub features: Vec<FeatureStatus>,
@@ -70,7 +71,8 @@ pub struct PortStatus {
     pub queues: Vec<QueueStatus>,
 }
 
-/// Returns the default for daemons without the field: a daemon without the field ended when an interface was gone.
+/// Returns the value for daemons that do not send the field. Such a daemon ended when an interface was gone, so its
+/// interfaces are present.
 fn is_there() -> bool {
     true
 }
@@ -91,10 +93,11 @@ pub struct QueueStatus {
     pub index: usize,
     /// The host is present; `false` if the host is gone for good.
     pub running: bool,
-    /// The location of the thread's stall: the name of the port with the stalled host, or empty outside of all hosts.
+    /// The location of the thread's stall: the name of the port in whose host the thread stalls, or empty outside of
+    /// all hosts; absent without a stall.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stalled: Option<String>,
-    /// The thread number of the system.
+    /// The operating system's number of the thread.
     pub thread: i32,
     /// Counters of the direction from the host to the wire.
     pub transmit: DirectionStatus,
@@ -166,6 +169,6 @@ pub struct Rates {
     pub bits_per_s: f64,
     /// Lost frames per second.
     pub lost_per_s: f64,
-    /// Interrupts per second; `null` if unknown.
+    /// Interrupts per second; `null` if the number is unknown.
     pub interrupts_per_s: Option<f64>,
 }

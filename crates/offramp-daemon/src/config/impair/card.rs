@@ -25,7 +25,7 @@ pub const POLICIES: [&str; 3] = ["drop", "overrun", "stop"];
 /// The names of the kinds of wrong checksum verdicts.
 pub const VERDICTS: [(&str, WrongVerdict); 2] =
     [("good-is-bad", WrongVerdict::GoodIsBad), ("bad-is-good", WrongVerdict::BadIsGood)];
-/// Default rate of wrong checksum verdicts: one frame in this number is judged wrongly.
+/// Default mean number of frames per frame with a wrong checksum verdict.
 pub const VERDICT_ONE_IN_DEFAULT: i64 = 64;
 
 /// Converts the range of an adapter's setting to the range of a key in the file. Every range fits into `i64`.
