@@ -103,7 +103,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         self.source.plan.meter.opens_ns().is_some()
     }
 
-    /// Registers `waker`, which is woken when settings of the port other than the offloads change.
+    /// Registers `waker`, which is woken when the port's link, moderation, limits, or associations and policy change.
     pub fn register(&self, waker: &Waker) {
         self.control.register(waker);
     }

@@ -71,7 +71,8 @@ pub struct Switch<P> {
     is_draining: bool,
     control: Arc<SwitchControl<P>>,
     serving: Arc<Serving>,
-    /// Waker registered while the switch sleeps; changes of a port's settings wake the switch.
+    /// Waker registered while the switch sleeps; changes of a port's link, moderation, limits, or associations and
+    /// policy wake the switch.
     waker: Option<Waker>,
 }
 
@@ -146,8 +147,8 @@ impl<P: HostPort> Switch<P> {
         self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(|port| port.next_deadline_ns()).min()
     }
 
-    /// Registers `waker`, which is woken when a port is added or removed, or when a port's settings other than the
-    /// offloads change. The caller must poll once more before it sleeps.
+    /// Registers `waker`, which is woken when a port is added or removed. `waker` is also woken when a port's link,
+    /// moderation, limits, or associations and policy change. The caller must poll once more before it sleeps.
     pub fn register(&mut self, waker: &Waker) {
         self.control.register(Some(waker));
         self.waker = Some(waker.clone());

@@ -24,7 +24,7 @@ struct RingHost {
     receive: Moderator,
     told: usize,
     interrupts: InterruptCounts,
-    /// The adapter asked for a frame while the host had received frames not yet recorded by its moderator.
+    /// The adapter asked for a frame while the host had received frames not yet recorded by the host's moderator.
     asked_untold: bool,
     /// The number of interrupts when the adapter last asked for a frame.
     interrupts_when_asked: u64,
@@ -312,7 +312,7 @@ fn each_interrupt_that_was_deferred_is_counted_by_how_long_its_oldest_frame_has_
     left.poll(20_000).unwrap();
     right.poll(20_000).unwrap();
     assert_eq!((waits(stats).1, batches(&stats.receive)), (6500, vec![2, 0, 1, 0]));
-    // The same steps follow on a switch.
+    // The test repeats the steps on a switch.
     let mut switch = Switch::new(&SwitchConfig::default());
     let moderations = [ModerationConfig::default(), coalescing(50)];
     let add = |moderation| {

@@ -57,7 +57,7 @@ impl Flood {
         Self { to_send: (meta, frame), ..Self::plain(from, to, 60, u64::MAX) }
     }
 
-    /// Creates a host that sends one frame, from which a switch learns its port.
+    /// Creates a host that sends one frame, from which a switch learns the host's port.
     fn sink(station: u8) -> Self {
         Self::plain(station, 0xf0, 60, 1)
     }

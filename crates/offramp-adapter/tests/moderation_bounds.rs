@@ -12,7 +12,7 @@ const TRACES: usize = 10_000;
 const FRAMES_MAX: usize = 40;
 const SEED_DEFAULT: u64 = 82_571;
 const NO_DEADLINE_NS: u64 = u64::MAX;
-/// Bytes of a frame. The tested rules ignore the bytes.
+/// Bytes of a frame. The tested rules ignore the bytes of frames.
 const BYTES: u64 = 60;
 
 fn rng() -> ChaCha8Rng {
@@ -171,7 +171,7 @@ fn the_optimum_is_the_one_worked_out_by_hand() {
     let frames = [0, 10, 20, 500, 620].map(|at_ns| Frame { at_ns, bytes: BYTES });
     // The first three frames together wait for 20 + 10; each of the other frames costs an interrupt.
     assert_eq!(terms.optimum_ns(&frames), 130 + 100 + 100);
-    // No frame may wait for 20 ns, so the first three need two interrupts.
+    // No frame may wait for 20 ns, so the first three frames need two interrupts.
     assert_eq!(Terms { deadline_ns: 19, ..terms }.optimum_ns(&frames), 110 + 100 + 200);
     assert_eq!(Terms { ring_frames: 1, ..terms }.optimum_ns(&frames), 500);
 }

@@ -132,7 +132,7 @@ fn gcm() -> SaConfig {
 }
 
 /// Sends a super-frame over a cable, between a sender and a receiver with all offloads. Returns the number of parses by
-/// each of them, and the number of wire frames.
+/// the sender, the number of parses by the receiver, and the number of wire frames.
 fn parses_on_a_cable(sa: Option<&SaConfig>) -> (u64, u64, u64) {
     parses_on_a_cable_to(Host::new(Offloads::all(), true), sa)
 }

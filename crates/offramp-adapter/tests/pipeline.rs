@@ -1,4 +1,5 @@
-//! Two adapters connected back to back: bytes are conserved and stay in order, and every frame is accounted for.
+//! Two adapters connected back to back: bytes are conserved and stay in order, and every frame is counted as delivered
+//! or as lost.
 
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -251,7 +252,7 @@ fn frames_wait_until_so_many_have_come_or_the_first_has_waited_so_long() {
     bench.run_until_idle();
     let segments: Vec<u16> = bench.right.host().given.iter().map(|(meta, _)| meta.segments).collect();
     assert_eq!(segments, [4, 4, 2]);
-    // Ten frames arrive, of 1538 bytes each with the line overhead. The ninth waited for the timer.
+    // Ten frames arrive, of 1538 bytes each with the line overhead. The ninth frame waited for the timer.
     let ninth_ns = 9 * 12_304;
     assert_eq!(bench.now_ns, ninth_ns + 100_000);
     assert_eq!(interrupts(&bench), 3);

@@ -601,7 +601,8 @@ fn a_port_is_charged_for_the_pieces_of_its_frames_and_for_what_exceeds_its_turn(
         let given = std::mem::take(&mut bench.host(2).given);
         [1, 2].map(|port| given.iter().filter(|(_, frame)| frame[11] == port).count())
     };
-    // A frame that costs 25,000 bytes uses up two and a half turns. 10,000 bytes are 167 short frames.
+    // A frame that costs 25,000 bytes uses up the budget of two and a half turns. The budget of one turn, 10,000 bytes,
+    // is enough for 167 short frames.
     let turns: Vec<_> = (0..4).map(|_| from_each_port()).collect();
     assert_eq!(turns, [[1, 167], [0, 133], [1, 0], [0, 0]], "{turns:?}");
 }
@@ -613,7 +614,7 @@ fn a_port_is_charged_for_a_fetch_that_brings_no_frame() {
     // The added port gets its first turn in this call.
     bench.add(MemoryHost { frameless_cost_bytes: 25_000, ..MemoryHost::default() }, &PortConfig::default());
     bench.send(1, (TxMeta::default(), plain(mac(2), mac(1))));
-    // The port must still pay for one and a half turns.
+    // The port has exceeded its budget by the bytes of one and a half turns.
     let turns: Vec<_> = (0..2).map(|_| (bench.switch.poll(0), bench.given()[0]).1).collect();
     assert_eq!(turns, [0, 1]);
 }

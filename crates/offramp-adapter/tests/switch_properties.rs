@@ -321,8 +321,8 @@ fn switch(sides: &[Side], turn_frames: usize, hold_ns: u64) -> Switch<MemoryHost
     switch
 }
 
-/// Sends the frames of all steps through the switch, and changes settings between them. Checks that each port received
-/// its frames, and that every frame is counted.
+/// Sends the frames of all steps through the switch, and changes settings between the steps. Checks that each port
+/// received its frames, and that every frame is counted.
 fn carry(sides: &[Side], steps: &[Step], settings: &[Offloads], mut switch: Switch<MemoryHost>, hold_ns: u64) {
     let count = sides.len();
     let ports = switch.control().ports();
@@ -427,8 +427,8 @@ proptest! {
     }
 }
 
-/// The outcome of one host's frames to another host. It contains the wire frames by flow, with their checksum state,
-/// and the number of frames lost for each reason.
+/// The outcome of one host's frames to another host. The outcome contains the wire frames by flow, with their checksum
+/// state, and the number of frames lost for each reason.
 #[derive(Debug, PartialEq)]
 struct Fate {
     arrived: BTreeMap<Flow, Vec<(Vec<u8>, &'static str)>>,

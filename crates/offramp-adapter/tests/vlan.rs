@@ -371,7 +371,7 @@ proptest! {
                 to.is_some_and(|to| to != step.from && matches!(given_to(&sides[to], *vid, tags), Given::Other))
             };
             if step.is_planned() && inside.as_ref().is_some_and(is_out_of_reach) {
-                // The destination station has the same number, but in a VLAN of customer tags.
+                // The destination station is in the VLAN with the same number, but with customer tags.
                 refused[step.from].0 += (step.frames * step.segments()) as u64;
             }
             for (port, side) in sides.iter().enumerate() {

@@ -175,7 +175,8 @@ impl PortControl {
         Some(self.moderation())
     }
 
-    /// Registers `waker`, which is woken after each change, except a change of the offloads.
+    /// Registers `waker`, which is woken after each change of the link, the moderation, the limits, or the associations
+    /// and policy.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut wakers = self.wakers.lock();
         if !wakers.iter().any(|known| known.will_wake(waker)) {

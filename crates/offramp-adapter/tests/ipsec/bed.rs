@@ -87,7 +87,7 @@ impl Bed {
         &self.controls[1].queues()[0].receive
     }
 
-    /// Checks every checksum of the frames received by the right host, and returns their payload.
+    /// Checks every checksum of the frames received by the right host, and returns the frames' payload.
     pub fn received(&self) -> Vec<u8> {
         self.right.host().given.iter().flat_map(|(meta, frame)| payload_of(meta, frame).to_vec()).collect()
     }

@@ -76,7 +76,8 @@ fn bed(left: &Arc<KeyRegistry>, right: &Arc<KeyRegistry>) -> Bed {
     bed
 }
 
-/// Returns the change that adds an association as from a file, after the last used sequence number.
+/// Returns the change that adds an association as the daemon adds an association of its file: the sequence numbers
+/// continue after the last used number.
 fn add_again(keys: &KeyRegistry, direction: SaDirection, sa: &SaConfig) -> SaChange {
     let sequence = keys.last_number(direction, sa).unwrap_or(0).max(sa.sequence);
     add(direction, &SaConfig { sequence, ..sa.clone() })
@@ -157,7 +158,7 @@ fn a_process_that_starts_again_continues_after_what_was_reserved_and_a_clean_one
 fn a_key_has_one_port_at_a_time_and_continues_on_the_next_one() {
     for keys in [Arc::default(), Disk::default().start()] {
         let mut bed = bed(&keys, &keys);
-        // Both ports seal for a peer outside the bed.
+        // Both ports seal for a peer outside the test bed.
         let (elsewhere, other_spi) = (add(SaDirection::Out, &gcm()), SaConfig { spi: SPI + 9, ..gcm() });
         bed.controls[0].change_ipsec(&[elsewhere]).unwrap();
         let moved = |sequence| add(SaDirection::Out, &SaConfig { sequence, ..other_spi.clone() });
@@ -250,7 +251,7 @@ fn a_recorded_packet_is_refused_after_a_crash() {
         let (mut pair, mut wire) = alone(&control);
         bring(&mut pair, &mut wire, &frames[..20]);
         assert!(pair.host().given.is_empty());
-        // The packets of about ten further checks are refused.
+        // Further packets are refused, too: about as many packets as arrive during ten checks.
         bring(&mut pair, &mut wire, &frames[20..]);
         let given = pair.host().given.len();
         assert!((5..20).contains(&given), "{name}: {given}");
@@ -404,7 +405,8 @@ impl Process {
     fn sent(&mut self) -> Vec<(u32, u32)> {
         let mut sent = Vec::new();
         for (control, pair, wire) in &mut self.ports {
-            // Without an association, frames would be sent unencrypted. Other tests cover this case.
+            // Without an association, frames would be sent unencrypted. Other tests cover frames without an
+            // association.
             if control.ipsec().status().is_empty() {
                 pair.host_mut().to_send.clear();
             }

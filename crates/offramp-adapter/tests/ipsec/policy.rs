@@ -234,7 +234,7 @@ fn entries_are_asked_in_their_order_and_before_associations() {
         assert_eq!(bed.received(), b"01");
         assert_eq!(losses(bed.transmit()), [(Loss::Discard, 1)]);
         assert_eq!(bed.controls[0].ipsec().status()[0].packets, 1);
-        // Without the association, packets to be protected are lost, but bypassing packets are not.
+        // Without the association, packets that an entry protects are lost, and packets that an entry bypasses pass.
         bed.controls[0].change_ipsec(&[SaChange::Remove { direction: SaDirection::Out, spi: SPI }]).unwrap();
         bed.left.host_mut().to_send.extend([0, 1].map(|flow| tcp_frame(flow, 2, &[b'a' + flow as u8])));
         bed.run_until_idle();
@@ -440,7 +440,7 @@ fn a_key_that_seals_until_a_change_does_not_come_again_in_the_same_change() {
             assert!(at == 1 && matches!(error, SaError::SharedKey { other: SPI, .. }), "{error}");
         }
     }
-    // The replaced association may be sealing at this moment, although no number is counted yet.
+    // The replaced association may be sealing at this moment, although no sequence number is counted yet.
     bed.controls[0].change_ipsec(&[rekey]).unwrap();
     let (_, error) = bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap_err();
     assert!(matches!(error, SaError::UsedKey { .. }), "{error}");

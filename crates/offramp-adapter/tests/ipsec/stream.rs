@@ -1,5 +1,5 @@
-//! The bytes of a stream through segmentation, ESP, coalescing and rekeys. Also several queue pairs that share one
-//! association.
+//! The bytes of a stream through segmentation, ESP, coalescing and rekeys. Other tests in this file have several queue
+//! pairs that share one association.
 //!
 //! `OFFRAMP_ESP_STREAM_BYTES` sets the length of the stream (1073741824 for the long run).
 

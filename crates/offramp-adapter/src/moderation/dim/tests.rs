@@ -70,7 +70,8 @@ fn it_turns_when_it_gets_worse_and_parks_one_step_back() {
 fn it_turns_when_nothing_changes_and_parks_at_the_lower_edge() {
     let mut dim = climb();
     // After one step right the rates are the same, so the climb turns left. The rates keep improving on the left, up to
-    // the edge. Without an improvement, the climb would alternate between left and right until the climb is tired.
+    // the edge. Without an improvement, the climb would alternate between left and right until the maximum number of
+    // steps.
     assert_eq!(indices(&mut dim, [better(0), better(0), better(1), better(2)]), [2, 1, 0, 0]);
     assert_eq!(dim.tuning, Tuning::OnTop);
 }
@@ -90,7 +91,7 @@ fn on_a_top_it_stays_until_the_rates_differ_from_those_of_the_top() {
     indices(&mut dim, (0..4).map(better));
     let top = better(3);
     let drift = |percent: u64| Rates { bytes: top.bytes * (100 + percent) / 100, ..top };
-    // Each rate is within ten percent of the previous one; the third rate is not within ten percent of the rate on the
+    // Each rate is within ten percent of the previous rate; the third rate is not within ten percent of the rate on the
     // top.
     assert_eq!(indices(&mut dim, [drift(5), drift(10), drift(15)]), [4, 4, 3]);
     assert_eq!(dim.tuning, Tuning::Left);

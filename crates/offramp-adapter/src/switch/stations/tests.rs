@@ -1,4 +1,4 @@
-//! The table compared with a plain list.
+//! Compares the table of stations with a plain list of stations.
 
 use super::*;
 use crate::vlan::FrameVlan;
