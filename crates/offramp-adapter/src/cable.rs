@@ -4,8 +4,9 @@
 //! receiver: one lock per batch, and no lock per frame. The receiver returns emptied batches to the transmitter. The
 //! transmitter fills the batch returned last, because the bytes of that batch are still in the cache.
 //!
-//! On a link with a rate, a frame arrives when its last bit arrives. Preamble, FCS and inter-frame gap take line time
-//! (IEEE 802.3 4.2). So a link of 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
+//! On a link with a rate, the arrival time of a frame is the arrival time of the frame's last bit. Preamble, FCS and
+//! inter-frame gap take line time (IEEE 802.3 4.2). So a link of 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at
+//! MTU 1500.
 
 use crate::config::frame_len_max;
 use crate::port::{Arrival, Line, Loan, WirePort};

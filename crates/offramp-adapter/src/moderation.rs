@@ -28,8 +28,8 @@
 //! # How
 //! Every policy is a set of limits on the waiting frames. A limit can be on the time since the first frame, the last
 //! frame or the last interrupt. Other limits are on the number of frames, and on the area: the sum of the frames'
-//! waiting times. A policy with feedback adapts its limits at each interrupt. So a frame costs a few additions and no
-//! allocation under every policy.
+//! waiting times. A policy with feedback adapts its limits at an interrupt, and not at each frame. So a frame costs a
+//! few additions and no allocation under every policy.
 //!
 //! # The bound
 //! Let an interrupt cost K, and let each frame cost its waiting time. The interrupts of the area trigger divide time
@@ -244,8 +244,8 @@ struct Interrupt {
     /// Number of frames received since the previous interrupt, and total bytes of these frames.
     frames: u64,
     bytes: u64,
-    /// Number of frames that waited for this interrupt. The host has seen the other received frames without an
-    /// interrupt.
+    /// Number of frames that waited for this interrupt. The host has seen all other frames counted in `frames` without
+    /// an interrupt.
     waiting_frames: u64,
     /// The first waiting frame was deferred.
     has_waited: bool,

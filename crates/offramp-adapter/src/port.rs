@@ -1,8 +1,8 @@
 //! The two kinds of port of an adapter: the host port and the wire port.
 //!
 //! Each buffer is lent by its owner. A host port lends the last fetched frame. A wire port lends the buffer for the
-//! next frame, and the last arrived frame. No frame is copied when it is passed on, and no memory is allocated per
-//! frame. Time is an argument, in nanoseconds since any fixed moment.
+//! next frame, and the last arrived frame. No frame is copied when the port passes the frame on, and no memory is
+//! allocated per frame. Time is an argument, in nanoseconds since any fixed moment.
 //!
 //! One thread owns a port and runs this loop:
 //!
@@ -168,18 +168,18 @@ pub trait HostPort: InPlace {
     /// and ESP can overwrite its sealed parts.
     fn tx_frame(&mut self) -> Frame<'_>;
 
-    /// Lends the last fetched frame with another VLAN tag, until the frame is lent with its own tag. Returns `None` if
-    /// the port cannot insert the tag, and the frame is lost. A port with a
-    /// [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can insert a tag.
+    /// Lends the last fetched frame with its VLAN tag changed as in `change`. [`HostPort::tx_frame`] lends the frame
+    /// with its own tag again. Returns `None` if the port cannot insert the tag; the caller then loses the frame. A
+    /// port with a [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can insert a tag.
     #[inline]
     fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
         let _ = change;
         None
     }
 
-    /// Returns the bytes of the last fetched frame if the host requests no offload for it. If the adapter changes
-    /// nothing, this frame needs no parsing. Returns `None` for a frame with an offload request. A port whose frames
-    /// must all be parsed always returns `None`.
+    /// Returns the bytes of the last fetched frame if the host requests no offload for the frame. If the adapter
+    /// changes nothing, this frame needs no parsing. Returns `None` for a frame with an offload request. A port whose
+    /// frames must all be parsed always returns `None`.
     #[inline]
     fn tx_unasked(&self) -> Option<&[u8]> {
         None
@@ -306,8 +306,8 @@ pub trait WirePort {
     /// call ([`Direction::lose_on_line`]), each as incoming and as lost. Sets the gauges of the adapter's memory.
     ///
     /// Returns the number of frames lost since the last call among the frames that [`WirePort::arrivals`] may have
-    /// passed. The lost frames were the oldest of these frames. A wire without loss after arrival, for example a cable,
-    /// can use the default method.
+    /// passed. The lost frames were the oldest frames that [`WirePort::arrivals`] may have passed. A wire without loss
+    /// after arrival, for example a cable, can use the default method.
     #[inline]
     fn advance(&mut self, now_ns: u64, stats: &Direction) -> usize {
         let _ = (now_ns, stats);

@@ -106,9 +106,10 @@ impl Steering {
         self.now_ms = (now_ns / NS_PER_MS) as u32;
     }
 
-    /// Sets the pairs in use, in ascending order. Returns whether the set has changed. Flows may move after a change,
-    /// so the frames already delivered must be published to the host first. If no pair is in use, frames are delivered
-    /// to the first pair, which has no room. Every host uses the first pair (virtio 1.3, 5.1.6.5.6).
+    /// Sets the pairs in use to `pairs`, in ascending order. Returns whether the set has changed. If the set has
+    /// changed, any flow may move, so publish all delivered frames to the host before the next frame is delivered. If
+    /// no pair is in use, the first pair is chosen for every frame, and has no room. A host that receives frames always
+    /// uses the first pair (virtio 1.3, 5.1.6.5.6).
     pub fn set_pairs(&mut self, pairs: impl Iterator<Item = usize> + Clone) -> bool {
         let first = pairs.clone().next().is_none().then_some(0);
         let pairs = pairs.chain(first).map(|pair| pair as u16);

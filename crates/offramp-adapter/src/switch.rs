@@ -65,7 +65,7 @@ pub struct Switch<P> {
     scratch: Scratch,
     /// Memory for sealed frames before their delivery to the destination ports.
     sealed: FrameBuffer<Scratch>,
-    /// Index of the port with the first turn in the next batch.
+    /// Index of the port that gets the first turn in the next batch.
     first: usize,
     /// Stops fetching from all ports.
     is_draining: bool,

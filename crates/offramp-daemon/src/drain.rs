@@ -43,7 +43,7 @@ pub struct Rest {
 pub struct Mark {
     /// The last phase completed by the task.
     reached: AtomicU8,
-    /// The error number with which the task ended; 0 while it runs.
+    /// The error number with which the task ended; 0 while the task runs.
     ended: AtomicI32,
     /// The location of the task's stall, if any: the port of the stalled host, or empty if outside of all hosts.
     stall: Mutex<Option<String>>,

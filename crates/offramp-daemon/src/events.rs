@@ -9,7 +9,7 @@ use std::time::SystemTime;
 /// Maximum number of events queued for a client; further events are lost for that client.
 pub const QUEUE_EVENTS_MAX: usize = 1024;
 
-/// The readers of events.
+/// The clients that receive events.
 #[derive(Debug, Default)]
 pub struct Events(Mutex<Vec<Reader>>);
 

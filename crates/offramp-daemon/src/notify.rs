@@ -56,7 +56,7 @@ impl Heartbeat {
     }
 }
 
-/// Announces that the configuration is read again; `READY=1` ends the announcement. The notification must also contain
+/// Announces that the configuration is read again; `READY=1` ends the announcement. The announcement must also contain
 /// the current time.
 pub fn reloading() {
     let Ok(now) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC) else { return };

@@ -1,4 +1,4 @@
-//! The process: its limits, its core dumps, and its end after a failed thread.
+//! The limits of the process, its core dumps, and its end after a thread has failed.
 
 use crate::control::server::CLIENT_THREAD;
 use nix::sys::prctl::set_dumpable;
@@ -16,7 +16,7 @@ pub fn prepare() -> io::Result<()> {
     map_large_blocks();
     leave_no_core()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    // A guest uses up to about forty descriptors.
+    // A guest uses up to about forty descriptors, so the limit is raised to the maximum.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     end_with_any_thread();
@@ -24,7 +24,7 @@ pub fn prepare() -> io::Result<()> {
 }
 
 /// Forbids core dumps of the process, including core dumps into a program, and tracing of the process by its own user.
-/// A change of user undoes the setting.
+/// A change of user undoes the setting, so this function must be called again after the change.
 ///
 /// # Errors
 /// Fails if the system refuses the setting.

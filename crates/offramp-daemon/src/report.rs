@@ -4,10 +4,10 @@
 use offramp_adapter::stats::Row;
 use std::iter::repeat;
 
-/// Minimum time between two lines of a port, nanoseconds.
+/// Minimum time between two log lines of a port, nanoseconds.
 const PAUSE_NS: u64 = 10_000_000_000;
 
-/// The counts already logged for one port's guest.
+/// The counts of faults already logged for one port's guest.
 #[derive(Debug, Default)]
 pub struct Report {
     said: Vec<u64>,

@@ -10,10 +10,10 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-/// Maximum number of events shown.
+/// Maximum number of stored events, which `show` reports.
 const EVENTS_MAX: usize = 16;
 
-/// The last events of a port's associations.
+/// The last events of a port's security associations.
 #[derive(Debug, Default)]
 pub struct EventLog(Mutex<VecDeque<String>>);
 

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The first line is the version of the format. A key's line has its direction, the SPI (0: any), the SHA-256 of the
-//! key and the mark. The oldest key comes first. The last line is the SHA-256 of all preceding lines.
+//! key and the mark. The line of the oldest key comes first. The last line is the SHA-256 of all preceding lines.
 //!
 //! Each state that the daemon writes has a generation number, one higher than the number of the previous state. The new
 //! state overwrites the older file and is synced; during the write, the newer file stays complete. In a partly written

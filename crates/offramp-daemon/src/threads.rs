@@ -22,7 +22,7 @@ pub struct Threads {
     pub groups: Groups,
     /// The only directories in which sockets may be created; `None` if sockets may be created anywhere.
     pub socket_directories: Option<Vec<PathBuf>>,
-    /// The readers of events.
+    /// The clients that receive events.
     pub events: Arc<Events>,
     /// Passed sockets that the file does not name.
     pub given: Arc<Given>,

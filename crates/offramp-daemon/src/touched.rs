@@ -1,4 +1,4 @@
-//! The memory touched by the process, per mapping.
+//! The memory in the process's page tables, per mapping.
 
 use offramp_offload::sync::lock;
 use std::fs::File;
@@ -9,8 +9,8 @@ use std::sync::Mutex;
 /// The addresses of a mapping, and the number of its bytes in the process's page tables.
 pub type Mapping = (Range<u64>, u64);
 
-/// The kernel's list of the process's mappings (`/proc/self/smaps`). The file is opened before the sandbox, in which a
-/// thread cannot open files.
+/// The kernel's list of the process's mappings (`/proc/self/smaps`). The file is opened before the process enters the
+/// sandbox, in which no thread can open files.
 #[derive(Debug, Default)]
 pub struct TouchedMemory(Option<Mutex<File>>);
 

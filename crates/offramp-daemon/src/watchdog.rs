@@ -269,7 +269,7 @@ fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
     }
 }
 
-/// Reports each host and interface of the port that is gone for good, once.
+/// Reports once each host and each interface of the port that is gone for good.
 fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     for (who, errno) in port.gone() {
         if reported.insert(who.clone()) {
@@ -362,8 +362,8 @@ mod tests {
     #[test]
     fn a_limit_is_named_when_it_is_reached_and_again_after_a_look_without() {
         let mut limit = Limit::default();
-        // Each pair is the number of a check and the count at this check. Checks without a turn of the thread are
-        // missing.
+        // Each pair is the number of a check and the count at this check. Checks at which the thread has made no turn
+        // are left out.
         let looks = [(1, 0), (2, 2), (3, 5), (4, 5), (5, 6), (6, 6), (9, 7), (10, 8)];
         assert_eq!(
             looks.map(|(look, reached)| limit.look(reached, look)),

@@ -8,9 +8,9 @@
 //!
 //! With a [`KeyStore`], the registry survives a crash. Outbound sequence numbers are reserved in steps of a fixed
 //! number of sequence numbers. The end of a step is written to the store before any sequence number of the step is
-//! granted. The next step is requested when half of the current step is used. After a restart, the process continues
-//! after the last reserved step. If the next step is not written in time, no packet is sealed, because a thread on the
-//! frame path never waits for the store.
+//! granted. When half of a step is used, the next step is requested. After a restart, the process continues after the
+//! last reserved step. If the next step is not written in time, no packet is sealed, because a thread on the frame path
+//! never waits for the store.
 //!
 //! The stored mark of an inbound key exceeds the highest accepted sequence number by about the number of packets in one
 //! second. When packets stop, the mark is lowered to the highest accepted sequence number. So the excess causes genuine
@@ -83,7 +83,7 @@ pub trait KeyStore: Send {
     /// crash.
     ///
     /// # Errors
-    /// Fails if durability is uncertain. The store then contains either the earlier or the new marks.
+    /// Fails if durability is uncertain. After a failure, the store contains either the earlier marks or the new marks.
     fn write(&mut self, marks: &[KeyMark]) -> io::Result<()>;
 }
 
@@ -226,7 +226,7 @@ impl KeyRegistry {
     /// association may use a further sequence number.
     ///
     /// # Errors
-    /// Fails if the store fails. The stored marks then exceed the sequence numbers used.
+    /// Fails if the store fails. After a failure, the stored marks exceed the sequence numbers used.
     pub fn close(&self) -> io::Result<()> {
         self.write(|keys, _| keys.final_marks()).map(|_| ())
     }

@@ -21,7 +21,7 @@ const LOST_FRAME_BYTES: usize = 60;
 pub struct Progress {
     /// At least one frame moved.
     pub moved: bool,
-    /// Further work is ready at once, or may be ready at once.
+    /// More work is ready, or may be ready, without a wait.
     pub more: bool,
 }
 

@@ -326,8 +326,7 @@ impl Deliver {
     }
 
     /// Returns whether a frame with a partial checksum can be coalesced, so that completing its checksum is worthwhile.
-    /// A host that sends segments instead of super-frames sends several of these frames in succession, for example a
-    /// host with AccECN.
+    /// Some hosts send several segments in succession instead of a super-frame, for example a host with AccECN.
     fn may_coalesce(&self, lent: &Lent<'_>, enabled: Offloads) -> bool {
         let (Ok(layout), Some(partial)) = (lent.frame.layout(), lent.frame.request().checksum) else { return false };
         let offload = match (layout.transport, layout.network) {

@@ -20,8 +20,8 @@ const BYTES_MAX: usize = 1024 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     moderator: Moderator,
-    /// Number of waiting frames that the moderator has recorded and not yet released. These frames follow the released
-    /// frames.
+    /// Number of waiting frames that the moderator has recorded and not yet released. In the queue or on the wire,
+    /// these frames follow the released frames.
     noted: usize,
     /// Number of released frames. Released frames are the oldest waiting frames, and wait only for the receive limit.
     released: usize,

@@ -7,7 +7,7 @@ use crate::limit::TokenBucket;
 pub struct FloodLimit {
     /// Mean frames per second; each segment of a super-frame counts.
     pub frames_per_s: u32,
-    /// Frames allowed at once after an idle time. A super-frame with more segments never passes.
+    /// Frames allowed at once after an idle time. A super-frame with more segments than this number never passes.
     pub burst_frames: u32,
 }
 

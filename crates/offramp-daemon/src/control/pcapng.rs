@@ -68,13 +68,14 @@ pub fn write(
         InterfaceStatisticsOption::IsbUsrDeliv(delivered),
     ];
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-    // The upper half of the timestamp must come first; the library does not ensure this on a little-endian machine.
+    // The upper half of the timestamp must come first. On a little-endian machine, the library writes the lower half
+    // first, so the halves are swapped here.
     let timestamp = if cfg!(target_endian = "little") { now.rotate_left(32) } else { now };
     let statistics = InterfaceStatisticsBlock { interface_id: 0, timestamp, options };
     writer.write_pcapng_block(statistics).map(drop).map_err(io_error)
 }
 
-/// Returns the system's error, or an error that describes the fault of the format.
+/// Returns the system's error, or an error that describes the violation of the pcapng format.
 pub fn io_error(error: PcapError) -> io::Error {
     match error {
         PcapError::IoError(error) => error,
