@@ -204,7 +204,7 @@ impl Lane {
     }
 }
 
-/// Converts nanoseconds to 64 bits. More than 584 years saturate and mean "never".
+/// Converts nanoseconds to 64 bits. Times above 584 years become the maximum value, which means "never".
 fn saturating(ns: u128) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }

@@ -39,9 +39,9 @@ const BURST_PART_OF_SECOND: u64 = 200;
 /// Divisor of a second. The tokens of this part of a second, 1 ms, are divided among a port's queues, and a queue takes
 /// its share at once. So the queues rarely lock the bucket.
 const GRANT_PART_OF_SECOND: u64 = 1000;
-/// Maximum time in which a full queue of a switch port is emptied, as a divisor of a second: 50 ms.
+/// Maximum time for which a queued frame of a switch port waits for tokens, 50 ms, as a divisor of a second.
 const QUEUE_PART_OF_SECOND: u64 = 20;
-/// Number of tokens that a queue gets if the limit does not limit the bits, or does not limit the frames.
+/// Number of bit tokens, or of frame tokens, that a queue gets if the bits, or the frames, are unlimited.
 const UNLIMITED: i64 = i64::MAX / 2;
 /// Bytes of a full Ethernet frame, without FCS.
 const FULL_FRAME_BYTES: usize = 1514;

@@ -205,8 +205,8 @@ pub trait HostPort: InPlace {
     fn tx_hold(&mut self) {}
 
     /// Returns the steering of a port that chooses among its own receive queues by flow. If the port returns a
-    /// steering, [`RxMeta::hash`] contains the frame's flow hash on delivery. A coalesced frame and a segment keep the
-    /// hash of the original frame.
+    /// steering, [`RxMeta::hash`] contains the frame's flow hash on delivery. A coalesced frame has the hash of the
+    /// received frames, and a segment has the hash of the super-frame.
     #[inline]
     fn steering(&self) -> Option<&Steering> {
         None

@@ -208,7 +208,7 @@ pub struct Queue {
 /// The position of a host among the hosts of its thread.
 #[derive(Debug)]
 pub enum Place {
-    /// The index of the worker's task.
+    /// The index of the host's task among the worker's tasks.
     Task(usize),
     /// A port of a switch, which is the worker's only task.
     Switch(Arc<Serving>),

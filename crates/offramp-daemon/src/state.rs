@@ -111,7 +111,7 @@ impl Keeper {
             keep(&keys);
         })?;
         let _ = self.0.0.set(thread.thread().clone());
-        // A wake-up may have been requested before the thread was known.
+        // A wake-up may have been requested before the thread's handle was stored.
         thread.thread().unpark();
         Ok(())
     }

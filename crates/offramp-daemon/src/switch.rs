@@ -91,7 +91,7 @@ impl RunningSwitch {
         Ok(Self { name: config.name.clone(), control, floods, thread })
     }
 
-    /// Connects a port that was not connected at the start.
+    /// Connects a port that was not connected at the switch's start.
     ///
     /// # Errors
     /// Fails if the switch refuses the port.

@@ -20,7 +20,7 @@ impl Slow {
     fn level(&self, now_ns: u64) -> i128 {
         let starts = self.given.iter().map(|(at_ns, _)| *at_ns).chain([0, now_ns]);
         let left_since = |start_ns: u64| {
-            // A grant at the starting moment counts as after that moment.
+            // A grant at the starting moment counts as a grant after the starting moment.
             let given: i128 = self.given.iter().filter(|(at, _)| *at >= start_ns).map(|(_, tokens)| *tokens).sum();
             self.burst * PARTS_PER_TOKEN + self.per_second * i128::from(now_ns - start_ns) - given * PARTS_PER_TOKEN
         };

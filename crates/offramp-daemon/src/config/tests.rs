@@ -143,7 +143,7 @@ fn every_key_of_a_port_arrives() {
         },
         peer: Some("/run/a.sock".into()),
         control_queue: ControlQueue::None,
-        // No key switches ring reset off.
+        // No key of the file switches the feature ring reset off.
         rings: RingFeatures::RING_RESET,
         queue_size_max: 256,
         memory_bytes_max: 1 << 20,

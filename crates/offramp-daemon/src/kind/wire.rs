@@ -22,8 +22,9 @@ pub trait Interface: Debug + Send + Sync {
     }
 }
 
-/// Returns a warning if an interface refuses full frames of a port. A packet socket can send a frame of the interface's
-/// MTU, plus one tag if the first EtherType is 0x8100 (Linux 6.18, `packet_snd`). All other tags count towards the MTU.
+/// Returns a warning if an interface refuses frames with the full MTU of a port. A packet socket can send a frame of
+/// the interface's MTU, plus one tag if the first EtherType is 0x8100 (Linux 6.18, `packet_snd`). All other tags count
+/// towards the MTU.
 pub fn too_small(interface: &str, interface_mtu: usize, mtu: usize, vlans: &PortVlans) -> Option<String> {
     let (tags, kind) = match (vlans.untagged(), vlans.tagged()) {
         (None, []) => (2, " with a service tag or two tags"),
