@@ -31,7 +31,7 @@ impl Bell {
     pub(crate) fn ring(&self) {
         #[cfg(feature = "loom")]
         self.counter.ring();
-        // The write fails only if the eventfd's counter is full. The descriptor is then already readable.
+        // The write fails only if the eventfd's counter is full. A descriptor with a full counter is already readable.
         let _ = self.event.write(1);
     }
 
@@ -110,7 +110,7 @@ mod every_order {
             *self.is_ringing.lock()
         }
 
-        /// Sleeps until the bell rings. Returns the remaining time to wait for the descriptor: zero.
+        /// Sleeps until the bell rings. Returns zero: the caller need not wait for the descriptor.
         pub fn sleep(&self) -> Duration {
             let mut is_ringing = self.is_ringing.lock();
             while !*is_ringing {

@@ -177,7 +177,7 @@ pub struct Watched<H> {
     control: Arc<PortControl>,
     queue: usize,
     /// The value of [`CapturePoint::changes`] when this wrapper last took over the point's sink. During a capture, this
-    /// field is lower by one, so that each fetch calls `tx_next_watched`.
+    /// field is one less than that value, so that each fetch calls `tx_next_watched`.
     changes: u32,
     watch: Option<Watch>,
 }

@@ -2,8 +2,9 @@
 //! frames, and transmits frames on the interface. The kernel's vnet header accompanies each frame, so super-frames and
 //! partial checksums pass in both directions.
 //!
-//! The port does not receive frames that the host itself transmits on the interface. The sockets are the only change to
-//! the interface: the kernel ends promiscuous mode when the sockets are closed, even if the process crashes.
+//! The port does not receive frames that the host itself transmits on the interface. The port changes no setting of the
+//! interface except promiscuous mode. The kernel ends promiscuous mode when the sockets are closed, even if the process
+//! crashes.
 //!
 //! The port stays open when the interface goes down and comes up again. The port closes when the interface is deleted
 //! or moved to another namespace.
@@ -47,7 +48,8 @@ pub struct PacketConfig {
     /// switch needs promiscuous mode.
     pub promiscuous: bool,
     /// True to bypass the interface's queueing discipline (`PACKET_QDISC_BYPASS`). The bypass saves work per frame, but
-    /// the kernel then segments nothing. The port then accepts only super-frames that the interface itself can segment.
+    /// the kernel then segments nothing. With the bypass, the port accepts only super-frames that the interface itself
+    /// can segment.
     pub qdisc_bypass: bool,
     /// Maximum length of a frame, in bytes including the Ethernet header.
     pub frame_len_max: usize,

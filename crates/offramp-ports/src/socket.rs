@@ -15,9 +15,9 @@ pub use libc::tcp_info as TcpInfo;
 /// Limits the window offered by a TCP socket to `bytes` (`TCP_WINDOW_CLAMP`). Received but unread bytes do not count
 /// against the limit. The kernel rounds the offered window to whole segments.
 ///
-/// Set the limit before connecting, and again after each read. The kernel drops the limit when growing the receive
-/// buffer. The kernel also drops the limit when estimating the ratio of payload to memory of a segment (since Linux
-/// 6.5, with the first full segment).
+/// Set the limit before connecting, and again after each read. The kernel removes this limit when it grows the receive
+/// buffer. Since Linux 6.5, the kernel also removes the limit when it estimates a segment's ratio of payload to memory,
+/// with the first full segment.
 ///
 /// # Errors
 /// Returns the error of setsockopt(2).

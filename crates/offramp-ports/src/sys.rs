@@ -37,7 +37,7 @@ impl SysError {
         self.cause.raw_os_error()
     }
 
-    /// Returns the kind of the cause.
+    /// Returns the kind of the error that caused this error.
     pub fn kind(&self) -> io::ErrorKind {
         self.cause.kind()
     }

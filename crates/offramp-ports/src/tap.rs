@@ -97,7 +97,7 @@ pub enum TapError {
     Device {
         /// The interface's name.
         name: String,
-        /// The cause and its remedy.
+        /// The cause of the error and its remedy.
         cause: SetupError,
     },
     /// The process lacks `CAP_NET_ADMIN` in this namespace.
@@ -159,8 +159,8 @@ impl Tap {
     /// Creates the interface in the calling thread's namespace. The new interface is down and offers no offloads.
     ///
     /// # Errors
-    /// Returns an error if the name is taken or invalid, a number is out of range, or the kernel refuses a request. The
-    /// interface is removed in this case.
+    /// Returns an error if the name is taken or invalid, a number is out of range, or the kernel refuses a request.
+    /// After an error, no interface remains.
     pub fn open(config: &TapConfig) -> Result<Self, TapError> {
         check(config)?;
         let fds = (0..config.queues).map(|_| open_queue(config)).collect::<Result<Vec<_>, _>>()?;

@@ -268,7 +268,7 @@ impl VhostUser {
     }
 
     /// Disconnects the frontend and ends the control thread, which unmaps the guest's memory. The queues continue
-    /// without a guest until their threads drop them.
+    /// without a guest until the queues' threads drop the queues.
     pub fn close(&mut self) {
         self.begin_close();
         // No thread polls the queues that were not taken. Drop these queues, so that no thread waits for them.
@@ -280,7 +280,7 @@ impl VhostUser {
         self.socket_file = None;
     }
 
-    /// Sets the offloads that the port can offer. The change takes effect at the guest's next negotiation.
+    /// Sets the offloads that the port can offer. The change takes effect when the guest next negotiates features.
     pub fn allow(&self, offloads: Offloads) {
         self.allowed.store(offloads.bits(), Ordering::Relaxed);
     }

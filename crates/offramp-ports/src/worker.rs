@@ -1,8 +1,9 @@
 //! A thread that polls tasks, and sleeps when no task has work.
 //!
-//! One worker can poll several tasks in turn, including both ends of one cable. A frame then crosses from host to host
-//! within the processor's cache. The worker sleeps in one `ppoll` on the tasks' descriptors and an `eventfd`. Other
-//! threads, such as the thread at the opposite end of a cable, wake the worker through the `eventfd`.
+//! One worker can poll several tasks in turn, including both ends of one cable. If one worker polls both ends of a
+//! cable, a frame crosses from host to host within the processor's cache. The worker sleeps in one `ppoll` on the
+//! tasks' descriptors and an `eventfd`. Other threads, such as the thread at the opposite end of a cable, wake the
+//! worker through the `eventfd`.
 
 use crate::bell::Bell;
 use crate::sys::cpu;
@@ -40,15 +41,15 @@ pub enum Polling {
     /// Never polls before a sleep.
     #[default]
     Off,
-    /// Always polls for this time.
+    /// Before each sleep, polls for this time.
     Fixed(Duration),
     /// Polls for at most this time, and only while frames arrive soon after a sleep begins.
     Adaptive(Duration),
 }
 
 impl Polling {
-    /// Returns the more demanding of two settings, for two ports in one thread. `Fixed` precedes `Adaptive`, and a
-    /// longer time precedes a shorter time.
+    /// Returns the setting with more polling, for two ports in one thread: `Fixed` before `Adaptive` before `Off`, then
+    /// the longer time before the shorter time.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let strength = |polling| match polling {
@@ -60,8 +61,8 @@ impl Polling {
     }
 }
 
-/// The time to poll before the next sleep. The adaptive time doubles after a sleep no longer than the setting's
-/// maximum, and returns to 0 after a longer sleep.
+/// The time to poll before the next sleep. With `Polling::Adaptive`, the time doubles after a sleep no longer than the
+/// maximum poll time, and returns to 0 after a longer sleep.
 #[derive(Clone, Copy, Debug)]
 struct PollTime {
     now: Duration,
@@ -191,7 +192,7 @@ struct Shared {
 }
 
 const NO_TASK: usize = usize::MAX;
-/// The value of `Shared::task` while the thread sleeps until an event or a ring of the bell.
+/// The value of `Shared::task` while the thread sleeps.
 const ASLEEP: usize = NO_TASK - 1;
 
 impl Shared {
@@ -300,8 +301,8 @@ impl Worker {
     pub fn interrupt(&self) {
         handle_interrupts();
         let (process, thread) = (nix::unistd::getpid().as_raw(), self.thread_id());
-        // The sandbox allows tgkill only with this process' id. The id of an ended thread matches no thread. The kernel
-        // refuses thread id 0, the value before the thread runs. SAFETY: the call takes its arguments by value, and the
+        // The sandbox allows tgkill only with this process' id. The id of an ended thread matches no thread. Before the
+        // thread runs, its id is 0, which tgkill(2) refuses. SAFETY: the call takes its arguments by value, and the
         // signal's handler does nothing.
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, INTERRUPT as libc::c_int) };
     }
@@ -315,8 +316,8 @@ impl Worker {
     pub fn place(&self, cpus: &[usize], polling: Polling) {
         *lock(&self.shared.polling) = polling;
         let thread = self.thread_id();
-        // Before the thread runs, its id is 0, and pinning id 0 would pin the caller. The thread then keeps the
-        // processors given at its start.
+        // Before the thread runs, its id is 0, and pinning id 0 would pin the caller. A thread that is not pinned here
+        // keeps the processors given at its start.
         if thread != 0 {
             // A failed pinning affects only the speed.
             let _ = cpu::pin_thread(thread, cpus);
@@ -372,7 +373,7 @@ fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: Poll
             shared.enter(*number);
             task.arm(&waker);
         }
-        // A frame that arrived between the last poll and the arming did not ring the bell.
+        // A frame that arrived between the last poll and [`Task::arm`] did not wake this worker, so poll once more.
         let now_ns = clock_ns();
         if !poll_all(&mut tasks, shared, now_ns) {
             shared.enter(ASLEEP);

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The word before a moderation policy.
+/// The word before a moderation policy on the command line.
 const MODERATION: &str = "moderation";
-/// The word before a limit.
+/// The word before the keys of a limit on the command line.
 const LIMIT: &str = "limit";
-/// The word before the link state on or off.
+/// The word before the link state `on` or `off` on the command line.
 const LINK: &str = "link";
 
 const NOTES: &str = "\

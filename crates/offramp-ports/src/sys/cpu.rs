@@ -67,7 +67,7 @@ pub fn set_idle_priority() -> io::Result<()> {
     let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICEST) };
     let priority: libc::c_int = 0;
     // musl refuses sched_setscheduler(2), so the system call is made by number. The kernel's `sched_param` is one int.
-    // SAFETY: the kernel reads one int, which lives through the call. The id 0 is the calling thread.
+    // SAFETY: the kernel reads one int, which lives through the call. Thread id 0 means the calling thread.
     let idle = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_IDLE, &raw const priority) };
     Errno::result(idle.min(nice.into())).map_err(|e| SysError::new("giving a thread idle priority", e))?;
     Ok(())

@@ -327,10 +327,10 @@ fn call(name: &str, data: &mut Vec<u32>) -> io::Result<i32> {
     data.resize(len + SPARE_WORDS, 0);
     let mut request = Request { name: [0; libc::IFNAMSIZ], data: data.as_mut_ptr(), rest: [0; _] };
     request.name[..name.len()].copy_from_slice(name.as_bytes());
-    // SAFETY: SIOCETHTOOL reads one `struct ifreq` (size asserted above) and writes the structure of the command at its
-    // pointer. Each caller sized `data` for its command. The counts of names and features are constants of the running
-    // kernel and were just read. The kernel writes the table and the key of the hash only if the announced sizes are
-    // right.
+    // SAFETY: SIOCETHTOOL reads one `struct ifreq` (size asserted above) and writes the structure of the command to the
+    // address in its pointer `data`. Each caller sized `data` for its command. The counts of names and features are
+    // constants of the running kernel and were just read. The kernel writes the table and the key of the hash only if
+    // the announced sizes are right.
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     data.truncate(len);
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(outcome) }

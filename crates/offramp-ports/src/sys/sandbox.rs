@@ -1,9 +1,9 @@
 //! The sandbox of a running process: seccomp limits system calls, and Landlock limits files.
 //!
 //! A seccomp filter belongs to a thread, and a new thread inherits the filters of its parent. The first thread
-//! therefore installs the filter of the process before it starts other threads, so that every thread has a filter. Each
-//! thread then adds the stricter filter of its kind. For a thread with several filters, the kernel takes the strictest
-//! result.
+//! therefore installs the filter of the process before it starts other threads, so that every thread has a filter. In
+//! addition, each thread installs the stricter filter of its kind. For a thread with several filters, the kernel takes
+//! the strictest result.
 //!
 //! A system call outside the lists of permitted calls ends the process (`SIGSYS`). A correct thread never makes such a
 //! call, so the caller is an attacker. Only optional calls of libraries fail with an error. `clone3` fails because a
@@ -105,8 +105,8 @@ impl Sandbox {
         })
     }
 
-    /// Restricts a thread that already has the filter of its process, like [`Sandbox::enter`]. If the kernel refuses
-    /// the additional filter, the thread keeps the filter of its process.
+    /// Like [`Sandbox::enter`], but for a thread that already has the filter of its process. If the kernel refuses the
+    /// additional filter, the thread keeps the filter of its process.
     pub fn enter_thread(&self, kind: ThreadKind) {
         if let Err(error) = self.enter(kind) {
             eprintln!("offramp: a thread keeps the process's seccomp filter: {error}");
@@ -299,7 +299,8 @@ const PORT: &[Call] = &[
     bits(libc::SYS_statx, 2, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
 ];
 
-/// Calls for a client's lines, the list of mappings, and the settings of a TAP's features and carrier.
+/// Calls for reading and answering a control client's lines, for listing memory mappings, and for setting a TAP's
+/// features and carrier.
 const CLIENT: &[Call] = &[
     any(libc::SYS_getsockname),
     any(libc::SYS_getsockopt),

@@ -175,7 +175,7 @@ fn put_in_place(made: &Path, path: &Path) -> Result<(), MakeError> {
 }
 
 /// Removes the socket of a dead process. The file is renamed before the final check, because another process may just
-/// have created its own socket at the path. If so, the renamed file gets its name back.
+/// have created its own socket at the path. If the renamed file has a listener, the file gets its name back.
 fn remove_dead(path: &Path, aside: &Made) -> Result<(), MakeError> {
     check_free(path)?;
     match fs::rename(path, &aside.0) {
@@ -249,7 +249,8 @@ impl SocketFile {
     /// Removes the file if `path` still has the same device and inode.
     pub fn remove(&self) {
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // The file is already gone, or the directory is no longer writable. Neither error can be corrected here.
+            // Removal fails if the file is already gone or the directory is no longer writable. This function can
+            // correct neither cause.
             let _ = fs::remove_file(&self.path);
         }
     }

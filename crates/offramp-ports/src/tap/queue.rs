@@ -27,8 +27,8 @@ const COPY_LEN_MAX: usize = 2048;
 
 /// One queue pair of a [`Tap`](super::Tap), for one thread.
 ///
-/// A `TapQueue` reads only its own queue, and writes to the queue given by `RxMeta::queue`. If that queue does not
-/// exist, the frame is written to this queue. Poll the descriptor for input.
+/// A `TapQueue` reads only its own queue, and writes to the queue given by `RxMeta::queue`. If the queue
+/// `RxMeta::queue` does not exist, the `TapQueue` writes the frame to its own queue. Poll the descriptor for input.
 #[derive(Debug)]
 pub struct TapQueue {
     shared: Arc<Shared>,

@@ -126,10 +126,10 @@ struct Setup {
     place: RingPlace,
     has_place: bool,
     base: u32,
-    /// The ring's base when the device was reset. During a migration, QEMU resets the device status before requesting
-    /// the bases (7.2: `vhost_dev_stop`).
+    /// The ring's base when the device was reset. During a migration, QEMU resets the device status before it requests
+    /// the rings' bases (`vhost_dev_stop` in QEMU 7.2).
     ended_at: Option<u32>,
-    /// The base at which the ring stopped. `None` after the frontend set a new base.
+    /// The base at which the ring stopped, or `None` after the frontend has set a new base for the ring.
     stopped_at: Option<u32>,
     /// The ring's base in a loaded state. `None` after the ring has started.
     loaded: Option<u32>,
@@ -139,7 +139,7 @@ struct Setup {
     call_pipe: Option<CallPipe>,
     is_logged: bool,
     is_running: bool,
-    /// Whether the frontend last enabled or disabled a data ring. `None` before the frontend has set this state.
+    /// Whether the frontend last enabled or disabled a data ring, or `None` before the first such message.
     is_enabled: Option<bool>,
 }
 
@@ -149,7 +149,7 @@ pub(super) struct Device {
     config: VhostUserConfig,
     /// Bits of the offloads that the operator currently allows to offer.
     allowed: Arc<AtomicU32>,
-    /// Rings when the frontend has removed shared memory.
+    /// Wakes the control thread when the frontend has removed shared memory.
     alarm: Alarm,
     /// Signals the eventfds of the frontend.
     events: Events,
@@ -277,7 +277,7 @@ impl Device {
     }
 
     /// Returns whether the driver does not use a vring: the last vring, if the control queue is the third vring. QEMU
-    /// still sets up this vring.
+    /// sets up this vring although the driver does not use it.
     fn is_unused(&self, vring: usize) -> bool {
         vring == 2 * self.queues.len() && self.control.is_some() && !self.is_control(vring)
     }
@@ -373,8 +373,9 @@ impl Device {
         self.incoming_state = None;
     }
 
-    /// Stops a ring and returns its base. The frontend then has the base, so the ring's part of the inflight region is
-    /// cleared as stale. If the ring has not run, this part holds the base of an earlier backend and is not cleared.
+    /// Stops a ring and returns its base. From this moment, the frontend supplies the ring's base, so the ring's part
+    /// of the inflight region is cleared as stale. If the ring has not run, its part holds the base of an earlier
+    /// backend and is not cleared.
     fn finish(&mut self, vring: usize) -> Result<u32, Refused> {
         let has_run = self.vring(vring)?.is_running;
         let base = self.stop(vring)?;

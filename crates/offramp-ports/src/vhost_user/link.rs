@@ -17,7 +17,7 @@ const SET_OFF: u8 = 1 << 1;
 pub struct Link {
     /// Bits of the reasons why the link is down. 0 while the link is up.
     down: AtomicU8,
-    /// Rings after the state has changed.
+    /// Wakes the control thread after the link state has changed.
     bell: Bell,
 }
 

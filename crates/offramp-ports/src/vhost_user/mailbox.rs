@@ -22,9 +22,9 @@ type Work<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 #[derive(Debug)]
 struct Shared<S> {
-    /// True while the inbox has work and the bell rings. Flag and bell change only while the inbox is locked, so a
-    /// queue's thread always finds both in the same state. If flag and bell could differ, a late ring would wake the
-    /// thread needlessly.
+    /// True while the inbox has work and the eventfd of `bell` is readable. This flag and `bell` change only while the
+    /// inbox is locked, so a queue's thread always finds both in the same state. Otherwise, the eventfd could become
+    /// readable after the thread has taken the work, and would wake the thread needlessly.
     has_work: AtomicBool,
     bell: Bell,
     work: Mutex<Inbox<S>>,
@@ -79,8 +79,8 @@ pub(super) struct Asked<R> {
 }
 
 impl<R> Asked<R> {
-    /// Waits for the work's result until `until`. Work that has not started by then is cancelled, because it would rely
-    /// on an outdated state.
+    /// Waits for the work's result until `until`. Work that has not started at `until` is cancelled, because the work
+    /// would rely on an outdated state.
     pub(super) fn wait(self, until: Instant) -> Result<R, NobodyThere> {
         let answer = self.answered.recv_timeout(until.saturating_duration_since(Instant::now()));
         answer.ok().flatten().ok_or_else(|| {
@@ -131,8 +131,8 @@ impl<S: 'static> Sender<S> {
     }
 }
 
-/// Returns the results from all threads, or `None` for a missing request or a late result. The time limit applies to
-/// all results together.
+/// Returns the result of each request in `asked`, or `None` if the request was refused or its result is late. The time
+/// limit applies to all results together.
 pub(super) fn wait_for_all<R>(asked: Vec<Option<Asked<R>>>) -> impl Iterator<Item = Option<R>> {
     let end = Instant::now() + PATIENCE;
     asked.into_iter().map(move |asked| asked?.wait(end).ok())

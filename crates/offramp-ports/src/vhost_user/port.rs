@@ -150,8 +150,8 @@ impl VhostPort {
         self.leave(choice)
     }
 
-    /// Returns the guest's receive pair for a lost frame of `frames` wire frames, without moving a flow. An encrypted
-    /// frame is hashed as it is, because a lost frame is not decrypted.
+    /// Returns the guest's receive pair for a lost frame of `frames` wire frames, without moving a flow. If the frame
+    /// is encrypted, the hash covers its encrypted bytes, because a lost frame is not decrypted.
     fn would_receive(&self, frame: &Frame<'_>, frames: usize) -> usize {
         let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(|pair| self.receives_on(*pair));
         let by_port = || {
@@ -161,7 +161,7 @@ impl VhostPort {
         wanted.or_else(by_port).unwrap_or(0)
     }
 
-    /// Publishes the received frames on the pair that the flow leaves, if any. Returns the flow's new pair.
+    /// If the flow moves, publishes the received frames on the flow's old pair. Returns the flow's new pair.
     fn leave(&mut self, choice: Choice) -> usize {
         if let Some(left) = choice.left {
             self.queues[left].publish_received();

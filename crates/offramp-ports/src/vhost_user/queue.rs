@@ -120,7 +120,8 @@ impl VhostQueue {
         self.state.publish_transmit();
     }
 
-    /// Returns and clears the cost of the last fetch, in equivalent bytes. The caller charges the cost elsewhere.
+    /// Returns and clears the cost of the last fetch, in equivalent bytes. The caller charges this cost to another
+    /// fetch.
     #[inline]
     pub(super) fn take_cost_bytes(&mut self) -> usize {
         std::mem::take(&mut self.state.tx_cost_bytes)
@@ -183,8 +184,8 @@ impl HostPort for VhostQueue {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         if !self.has_fetched() {
             self.frame.clear();
-            // Do not change the rings while frames are being written into the receive ring. These frames are completed
-            // with the batch.
+            // Do not change the rings while frames are being written into the receive ring. The end of the batch
+            // completes the frames being written.
             if !self.state.receive.vring.has_open_frames() {
                 self.serve();
             }
@@ -258,9 +259,10 @@ impl HostPort for VhostQueue {
 /// Interrupts of a guest are notifications: on the receive ring for frames, and on the transmit ring for completions.
 ///
 /// Regardless of the policy, the guest is also notified when less than half of the receive ring's buffers are left. A
-/// larger `ring_guard_frames` raises this limit. The guest is also notified when the frames returned since the last
-/// notification reach a quarter of the transmit ring's size. A deferred notification is sent at once when its ring is
-/// stopped. The cost of a notification is its measured time on this thread plus the assumed time in the guest.
+/// `ring_guard_frames` above half of the ring raises this limit. The guest is also notified when the frames returned
+/// since the last notification reach a quarter of the transmit ring's size. A deferred notification is sent at once
+/// when its ring is stopped. The cost of a notification is its measured time on this thread plus the assumed time in
+/// the guest.
 impl Interrupts for VhostQueue {
     fn moderate(&mut self, config: &ModerationConfig) {
         self.state.moderate(config);

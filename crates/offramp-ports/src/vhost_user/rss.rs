@@ -193,8 +193,8 @@ mod tests {
             assert_eq!(spreading.pair_of(&frame, 1), pair(frame.bytes()), "{kind:?}: it stays one frame");
             assert_eq!(spreading.clone().without_table().pair_of(&frame, 2), None);
         }
-        // The length field of a super-frame is only a template. In a frame that is not segmented later, the length must
-        // be correct.
+        // Segmentation overwrites the length field of a super-frame, so any value is valid. In a frame that is not
+        // segmented later, the length must be correct.
         whole[16..18].fill(0);
         let expected = pair(&whole);
         let segmentation = Some(Segmentation::new(SegmentationKind::Udp, 1000));

@@ -65,10 +65,11 @@ const RECONNECT_INTERVAL_MS: u16 = 100;
 /// Minimum interval between commands of a guest: at most 500 commands/s. The value was chosen after runs of
 /// `benches/hostile_neighbour.rs`.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(2);
-/// Ratio of a command's interval to its processor time. Commands with large tables leave seven eighths of a processor
-/// to other work. The value was chosen, not measured.
+/// Minimum ratio of the interval between two commands to the processor time of the first command. Commands with large
+/// tables leave seven eighths of a processor to other work. The value was chosen, not measured.
 const COMMAND_SHARE: u32 = 8;
-/// Maximum burst of commands without a wait. The value was chosen like the interval.
+/// Maximum burst of commands without a wait. Like [`COMMAND_INTERVAL`], the value was chosen after runs of
+/// `benches/hostile_neighbour.rs`.
 const COMMAND_BURST: u32 = 32;
 
 /// The state of the control thread.
@@ -80,7 +81,7 @@ pub(super) struct Session {
     pub stop: Arc<EventFd>,
     /// The reason for the last disconnection of a frontend.
     pub last_refusal: Option<String>,
-    /// Rings when the frontend has removed shared memory, or must be disconnected.
+    /// Wakes this thread when the frontend has removed shared memory, or must be disconnected.
     pub alarm: Alarm,
     /// The reason for a requested disconnection of the frontend.
     pub ended: Arc<Mutex<Option<String>>>,
@@ -112,7 +113,7 @@ struct Handler {
 /// The pacing of a guest's commands, because each command takes processor time from other guests' frames.
 #[derive(Debug, Default)]
 struct Pace {
-    /// The moment at which the charged time of all commands so far ends. `None` before the first command.
+    /// The time at which the intervals charged for all commands so far end. `None` before the first command.
     busy_until: Option<Instant>,
 }
 
@@ -167,8 +168,8 @@ impl Session {
             let end = self.serve(&stream, listener);
             self.channel = None;
             self.device().reset();
-            // After the reset, no thread accesses the frontend's memory, so clear the alarm. The read fails only if the
-            // alarm was not raised.
+            // After the reset, no thread accesses the frontend's memory, so clear the alarm's eventfd. The read fails
+            // only if no thread has signalled the eventfd.
             let _ = self.alarm.read();
             let reason = match &end {
                 End::Gone(reason) => reason.clone(),
@@ -412,7 +413,7 @@ impl Session {
         }
     }
 
-    /// Handles a message without crate `vhost`. The payload of such a message has 8 bytes or 0 bytes.
+    /// Handles a message without crate `vhost`. Every message handled here has a payload of 8 bytes or of 0 bytes.
     fn handle_own(&mut self, stream: &UnixStream, message: Message) -> Result<(), Unreadable> {
         let header = message.header;
         let has_none = matches!(header.request, GET_STATUS | SET_BACKEND_REQ_FD | CHECK_DEVICE_STATE);
@@ -543,7 +544,7 @@ mod tests {
             obeyed += 1;
         }
         assert!((1000..=1000 + COMMAND_BURST + 1).contains(&obeyed), "{obeyed}");
-        // After a pause as long as the charged time of a burst, the guest can send a full burst again.
+        // After a pause that covers the intervals of a full burst, the guest can send a full burst again.
         now += 2 * COMMAND_BURST * COMMAND_INTERVAL;
         for _ in 0..COMMAND_BURST {
             assert_eq!(pace.next_turn(now), None);
@@ -566,7 +567,7 @@ mod tests {
                 now = pace.next_turn(now).unwrap_or(now) + TOOK;
                 count(&mut pace, now, TOOK);
             }
-            // The measured time does not include the wait after the last command and the burst.
+            // The measured time lacks the wait after the last command, and the waits that the first burst skipped.
             assert!(now - began + COMMAND_BURST * COMMAND_INTERVAL >= 99 * COMMAND_SHARE * TOOK);
         }
     }

@@ -29,7 +29,8 @@ const REPEATS: usize = 4;
 const ON_REQUEST_REPEATS: usize = 3;
 const SECONDS: f64 = 0.4;
 const RTT_TIME: Duration = Duration::from_millis(40);
-/// Number of round-trip measurements. Round trips settle sooner than throughput, so two are sufficient.
+/// Number of rounds of round-trip measurements. A mean round-trip time needs fewer rounds than a mean throughput, so
+/// two rounds are sufficient.
 const RTT_ROUNDS: usize = 2;
 /// The settings of a run with `--thorough`.
 const THOROUGH_REPEATS: usize = 9;

@@ -238,7 +238,8 @@ fn list() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints warnings about the profile, and runs the simulation. Returns the system and its outcome.
+/// Prints warnings about the profile, and simulates the workload on the profile's system. Returns the profile and the
+/// results of the simulation.
 fn simulated(profile: Profile, workload: Workload) -> Result<(Profile, Outcome), Failure> {
     warn(&profile, workload);
     let outcome = simulate(&profile, workload).map_err(|error| format!("{}: {error}", profile.name)).or_failed()?;

@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
-/// A socket pair with the filter attached. The far end receives a packet sent to the near end only if the filter
-/// accepts the packet.
+/// A socket pair with the filter attached to socket `far`. A packet sent on socket `near` arrives at `far` only if the
+/// filter accepts the packet.
 #[derive(Debug)]
 pub struct Filter {
     near: UnixDatagram,

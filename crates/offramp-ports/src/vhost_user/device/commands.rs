@@ -85,8 +85,8 @@ impl Device {
         let followed = self.follow(&changed, next);
         if followed.len() < changed.len() {
             let restored = self.follow(&followed, &now);
-            // A ring without an answer may still have applied the change at the last moment. Such a ring is restored on
-            // its next wake-up.
+            // A ring without an answer may still have applied the change at the last moment. The work queued here
+            // restores the ring when its thread next wakes up.
             for vring in changed.iter().filter(|vring| !restored.contains(vring)) {
                 if let Some((queue, work)) = self.work_to_follow(*vring, &now) {
                     let _ = queue.ask(work);

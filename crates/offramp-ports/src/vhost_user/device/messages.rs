@@ -106,9 +106,9 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
         let vring = index as usize;
-        // With libkrun, this can be the only message about a driver reset. A running ring then holds contents of the
-        // old driver, so stop the ring until the next kick. A monitor that continues a guest has already requested the
-        // base, which stopped the ring.
+        // With libkrun, this can be the only message about a driver reset. A ring that still runs holds the contents of
+        // the old driver, so stop the ring until the next kick. A monitor that continues a guest has already requested
+        // the base, which stopped the ring.
         if self.vring(vring)?.is_running {
             self.finish(vring)?;
             if self.is_control(vring) {
@@ -168,8 +168,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         offered.set(Feature::LOG_SHMFD, self.offered() & LOG_ALL != 0);
         let is_served = self.control.is_some();
         offered.set(Feature::MQ, self.queues.len() > 1 || is_served);
-        // A frontend that assigns the guest's address itself (QEMU) refuses a backend with a configuration. Such a
-        // frontend learns the MTU by other means. The backend channel carries only configuration changes.
+        // A frontend that assigns the guest's address itself (QEMU) refuses a backend with a configuration. A frontend
+        // that is refused the configuration learns the MTU by other means. The backend channel carries only
+        // configuration changes.
         let of_config = Feature::CONFIG | Feature::BACKEND_REQ | Feature::BACKEND_SEND_FD;
         offered.set(of_config, self.config.mac.is_some() || is_served);
         Ok(offered)
@@ -217,7 +218,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     /// Creates the inflight region. Chains are used in their order of arrival, so no chain is in flight across a
-    /// restart. The used index of a split ring is in guest memory. The position of a packed ring is stored in the
+    /// restart. The used index of a split ring is in guest memory. A packed ring stores its position in the inflight
     /// region.
     fn get_inflight_fd(&mut self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         let (queues, entries) = (inflight.num_queues, inflight.queue_size);

@@ -1,15 +1,16 @@
 //! The moderation of notifications for used chains: at once, or deferred.
 //!
-//! Used chains are published at once; only the notification is deferred. When chains are published, the ring's rule
-//! decides whether a notification is needed (virtio 1.3, 2.7.7.2 and 2.8.14). A driver that polls at this moment sees
-//! the chains and needs no notification. When a deferred notification is due, the rule is checked again: the driver may
-//! have polled since the deferral and moved `used_event`.
+//! Used chains are published at once; only the notification is deferred. When chains are published, the driver's fields
+//! in the ring decide whether the driver needs a notification (virtio 1.3, 2.7.7.2 and 2.8.14). A driver that is
+//! polling its ring sees the chains and needs no notification. When a deferred notification is due, the port reads
+//! these fields again: the driver may have polled since the deferral and moved `used_event`.
 
 use offramp_adapter::moderation::{COST_NS_START, ModerationConfig, Moderator, Policy};
 
 /// Assumed cost of an interrupt for the guest, in nanoseconds: the interrupt, the wake-up of its processor, and its
-/// driver's work per batch. This cost is not observable from outside the guest. The value therefore equals the assumed
-/// cost of an interrupt before any measurement. The measured cost of the notification on this thread is added.
+/// driver's work per batch. The port cannot measure this cost from outside the guest. Therefore, this constant is the
+/// cost that the moderator assumes before its first measurement. The port adds the measured cost of the notification on
+/// this thread.
 const GUEST_COST_NS: u64 = COST_NS_START;
 
 /// A number of frames returned to the driver, and their bytes.
@@ -42,7 +43,7 @@ impl Tally {
 /// The moderation of one ring's notifications.
 #[derive(Debug)]
 pub(super) struct CallModeration {
-    /// True if notifications are never deferred. The moderator is then unused.
+    /// True if notifications are never deferred, and the moderator is unused.
     is_off: bool,
     moderator: Moderator,
     /// Published frames that need a notification and are not yet reported to the moderator.
@@ -51,7 +52,8 @@ pub(super) struct CallModeration {
     unwanted: Tally,
     /// Number of frames published since the last notification, including frames that need no notification.
     since_call: u64,
-    /// Wait of the oldest frame for the last notification, in nanoseconds. `None` after [`Self::take_waited_ns`].
+    /// Time that the oldest frame waited for the last notification, in nanoseconds. `None` after
+    /// [`Self::take_waited_ns`].
     waited_ns: Option<u64>,
 }
 
@@ -96,8 +98,8 @@ impl CallModeration {
         self.moderator.costed(GUEST_COST_NS.saturating_add(cost_ns));
     }
 
-    /// Records a notification for all deferred chains. Without a time, as when a ring is stopped, the moderator
-    /// measures no interval from this notification.
+    /// Records a notification for all deferred chains. If `now_ns` is `None`, for example because the ring is stopped,
+    /// the moderator measures no interval from this notification.
     pub(super) fn notified(&mut self, now_ns: Option<u64>) {
         self.since_call = 0;
         self.waited_ns = now_ns.map(|now_ns| self.moderator.waited_ns(now_ns));
@@ -108,7 +110,7 @@ impl CallModeration {
         self.wanted = Tally::default();
     }
 
-    /// Returns and clears the wait of the oldest frame for the last notification, in nanoseconds.
+    /// Returns and clears the time that the oldest frame waited for the last notification, in nanoseconds.
     pub(super) fn take_waited_ns(&mut self) -> Option<u64> {
         self.waited_ns.take()
     }

@@ -16,8 +16,8 @@ use std::hint::cold_path;
 const UNUSED_MAX: usize = FETCH_MAX;
 
 impl QueueState {
-    /// Returns whether received frames need no inspection. [`Self::write`] then has the same effect as
-    /// [`Self::deliver`], and is faster.
+    /// Returns whether received frames need no inspection. For frames without inspection, [`Self::write`] has the same
+    /// effect as [`Self::deliver`], and is faster.
     #[inline]
     pub(super) fn takes_all(&self) -> bool {
         self.receive.state == RingState::Enabled

@@ -48,7 +48,7 @@ pub(in crate::vhost_user) struct Start {
     pub inflight: Option<Part>,
 }
 
-/// The parts that are read from a transmit chain.
+/// The data that the port reads and counts from a transmit chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reads {
     /// Only the frame, because the guest negotiated no transmit offload.
@@ -56,7 +56,7 @@ pub(super) enum Reads {
     Frames,
     /// The frame and the offload request in its header.
     Requests,
-    /// The frame and the offload request in its header. The guest's statistics count each frame and each request.
+    /// The frame and the offload request in its header, both counted in the guest's statistics.
     Counted,
 }
 
@@ -87,7 +87,7 @@ pub(in crate::vhost_user) struct QueueState {
     /// The cost of the last fetch in equivalent bytes, not including the frame's own bytes. A fetch without a frame can
     /// also have a cost.
     pub(super) tx_cost_bytes: usize,
-    /// The guest's receive filter. If `None`, every frame passes.
+    /// The guest's receive filter. If `None`, the guest receives every frame.
     pub(super) filter: Option<Arc<Filter>>,
     /// The guest's hash and steering settings. If `None`, the port steers the flows.
     pub(super) rss: Option<Arc<Rss>>,

@@ -8,14 +8,15 @@ use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::ring::{BadRing, Chain};
 use offramp_virtio::vring::{Vring, VringSetup};
 
-/// Divisor of the receive ring's size. When fewer buffers are left than this quotient, the guest is notified regardless
-/// of the moderation. While the guest wakes, frames use the remaining buffers. Drivers refill a ring before half of its
-/// buffers are used (Linux: after 32 of 256), so this limit applies only to a sleeping guest.
+/// Divisor of the receive ring's size: when fewer than size / divisor buffers are left, the guest is notified
+/// regardless of the moderation. While the guest wakes up, the port delivers frames into the remaining buffers. Drivers
+/// refill a ring before half of its buffers are used (Linux: after 32 of 256), so this limit applies only to a sleeping
+/// guest.
 pub(super) const RECEIVE_GUARD_PART: u16 = 2;
-/// Divisor of the transmit ring's size. When as many frames as this quotient were returned since the last notification,
-/// the guest is notified if needed, regardless of the moderation. A driver stops when its ring is full, and then
-/// requests one notification for most of the ring (Linux: three quarters). The remaining frames may be sent before the
-/// driver resumes. A frame can use several descriptors.
+/// Divisor of the transmit ring's size: when size / divisor frames were returned since the last notification, a guest
+/// that needs a notification gets one, regardless of the moderation. A driver whose ring is full stops, and requests
+/// one notification for most of the ring (Linux: three quarters). The port can send the ring's remaining frames before
+/// the driver resumes. A frame can use several descriptors, so a full ring can hold fewer frames than descriptors.
 const TRANSMIT_GUARD_PART: u16 = 4;
 
 /// The state of a ring set by the frontend (`SET_VRING_ENABLE`; vhost-user, "Ring states").

@@ -183,7 +183,8 @@ impl End for PortEnd {
 
 impl Drop for PortEnd {
     fn drop(&mut self) {
-        // Restoring fails only if the daemon is gone. In this case, no setting remains to restore.
+        // Restoring fails only if the daemon is gone. The daemon's settings end with the daemon, so none remains to
+        // restore.
         let _ = self.finish();
     }
 }

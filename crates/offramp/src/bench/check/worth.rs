@@ -29,16 +29,16 @@ const SAMPLES_FULL: (usize, f64) = (5, 1.0);
 
 /// The lab's name for the throughput metric.
 const THROUGHPUT: &str = "throughput_bps";
-/// Ratio of the upper to the lower limit of a confidence interval. Above this ratio, the interval cannot distinguish a
-/// halving from no effect.
+/// Ratio of the upper to the lower limit of a confidence interval. Above this ratio, the interval is too wide to
+/// distinguish a halving from no effect.
 const TOO_NOISY_FROM: f64 = 2.0;
 
-/// The end to measure, its peer, and the depth.
+/// The end of the path to measure, its peer, and the depth of the measurement.
 #[derive(Clone, Debug)]
 pub struct WorthConfig {
     /// Name of an end in the report: `IF` or `NS/IF` on this machine.
     pub end: String,
-    /// Address of `offramp ttcp --serve`, reached through that interface: `host` or `host:port`.
+    /// Address of `offramp ttcp --serve`, reached through the interface `end`: `host` or `host:port`.
     pub peer: String,
     /// Number and length of the samples.
     pub depth: Depth,
@@ -98,8 +98,8 @@ pub fn measure(
     Ok(measured?)
 }
 
-/// Judges an offload by throughput if the throughput differs significantly. Without such a difference, the processor
-/// time of this machine decides.
+/// Judges an offload by throughput if the offload changes the throughput significantly. If not, judges the offload by
+/// this machine's processor time.
 fn effect(experiment: &Experiment) -> Effect {
     let is_worse = |verdict: &Comparison| (verdict.ratio > 1.0) == (verdict.metric != THROUGHPUT);
     match comparisons(experiment)[..] {
