@@ -25,8 +25,8 @@ mod shared;
 #[path = "../../offramp-offload/tests/esp/tunnel.rs"]
 mod tunnel;
 
-/// Returns the library under test. If ipsec-mb is not installed, the tests print a message and run with aws-lc again.
-/// Such a run tests nothing new. In CI, ipsec-mb must be installed.
+/// Returns the library under test. If ipsec-mb is not installed, the tests print a message and run with aws-lc again. A
+/// run with aws-lc only repeats other tests. In CI, ipsec-mb must be installed.
 fn library() -> &'static dyn CipherLibrary {
     ipsec_mb::library().unwrap_or_else(|reason| {
         assert!(std::env::var_os("CI").is_none(), "{reason}, and CI skips nothing");

@@ -61,8 +61,8 @@ impl Cable {
         cable
     }
 
-    /// Waits until frames cross the pair. After an interface comes up, the kernel drops frames until it has checked the
-    /// carrier.
+    /// Waits until frames cross the veth pair. After an interface comes up, the kernel drops frames until it has
+    /// checked the carrier.
     fn wait_until_frames_cross(&self) {
         let (mut near, mut far) = self.ports();
         let probe = [&[0xff; 6], &[2, 0, 0, 0, 0, 0x33][..], &[0x88, 0xb5], &[0; 46]].concat();

@@ -223,7 +223,7 @@ fn what_was_cut_is_joined_for_a_guest_that_takes_super_frames() {
                     came.push(received.frame);
                     continue;
                 }
-                // This checks V34, V37 and V39.
+                // Check requirements V34, V37 and V39.
                 assert_eq!((vnet.flags, vnet.gso_type, vnet.gso_size), (NEEDS_CSUM, header.gso_type, header.gso_size));
                 assert_eq!((vnet.csum_start, vnet.csum_offset), (header.csum_start, header.csum_offset), "{case:?}");
                 assert!(vnet.hdr_len >= header.hdr_len, "{case:?}: {vnet:?}");

@@ -98,7 +98,8 @@ impl Raw {
         }
     }
 
-    /// Returns whether the last offered chain, of `count` descriptors, is used. If so, advances to the next chain.
+    /// Returns whether the device has used the last offered chain, which has `count` descriptors. If true, advances to
+    /// the next chain.
     fn is_used(&mut self, ring: &mut Virtqueue, count: u16) -> bool {
         match ring {
             Virtqueue::Split(split) => split.used_idx() == self.sent,
@@ -210,8 +211,8 @@ impl Attack {
     }
 }
 
-/// Returns each of these kinds on a cable. In addition, returns one split and one packed kind on a switch and on huge
-/// pages.
+/// Returns each of `kinds` with a cable. In addition, returns one split and one packed kind with a switch, and with
+/// huge pages.
 fn everywhere(kinds: impl Iterator<Item = Case>) -> impl Iterator<Item = (Case, Place)> {
     let kinds: Vec<Case> = kinds.collect();
     let layout = |packed| kinds.iter().copied().find(|case| case.packed == packed && case.event_idx);
@@ -415,9 +416,9 @@ fn a_receive_buffer_that_lies_on_a_ring_spoils_that_ring_alone() {
             let frame = attack.good_frame.clone();
             attack.b.tx(0).send(&VnetHeader::default(), &[&frame]);
             attack.b.tx(0).drain(PATIENCE);
-            // The port then overwrites the first bytes with a used descriptor or entry.
+            // After delivery, the port overwrites the frame's first bytes with a used descriptor or a used-ring entry.
             wait_until("the frame is on the ring", || attack.a.memory().read_vec(at + 16, 96) == frame[4..]);
-            // The port now reads the bytes that it wrote.
+            // The kick makes the port read the bytes of the frame as ring contents.
             attack.a.tx(0).kick();
             attack.b.tx(0).send(&VnetHeader::default(), &[&frame]);
             attack.b.tx(0).drain(PATIENCE);
@@ -1143,8 +1144,8 @@ fn a_frontend_that_stops_in_the_middle_of_a_message_is_given_up() {
 
 #[test]
 fn frontends_that_die_in_the_middle_of_a_message_cost_the_next_one_no_wait() {
-    // Number of frontends. Waiting for the remaining bytes of all their messages would exceed the time limit of the
-    // last frontend.
+    // Number of frontends. If the port waited for the remaining bytes of each frontend's message, the waits would
+    // exceed the last frontend's time limit.
     const DYING: usize = 2000;
     let rig = Rig::with(&RigConfig::mtu(1500));
     let whole = Header::new(request::SET_FEATURES, 8).to_bytes();

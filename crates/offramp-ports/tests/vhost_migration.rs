@@ -408,7 +408,7 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
         traffic.receive_until(MOVES, "all frames before the stop", |traffic| traffic.is_received_by(MOVES));
     }
     if traffic.rng.random() {
-        // QEMU 7.2 resets the status first.
+        // QEMU 7.2 resets the device status before it stops the rings.
         traffic.guests[MOVES].frontend().set_status(0).unwrap();
     }
     let bases = traffic.guests[MOVES].stop().expect("stopping the rings");
@@ -462,7 +462,8 @@ fn a_log_is_left_alone_once_the_migration_is_cancelled() {
         let log = log_writes(&mut b, &rings);
         carry(&mut a, &mut b, 0, &frame(&mut rng, 60), &case);
         assert!(log.dirty_pages() > 0, "{case:?}");
-        // Clear the feature, as QEMU does after a cancelled migration. QEMU then no longer reads the log.
+        // Clear the feature, as QEMU does after a cancelled migration. Without the feature, QEMU no longer reads the
+        // log.
         let (memory, negotiated) = (b.memory().clone(), b.negotiated().features);
         b.frontend().set_features(negotiated).unwrap();
         for (index, ring) in rings.iter().enumerate() {

@@ -297,8 +297,8 @@ fn beside<R: Send>(work: impl FnOnce() -> R + Send, mut poll: impl FnMut()) -> R
     })
 }
 
-/// Sets the guest's table so that all frames are received on that pair. The port applies the change before it fetches
-/// frames.
+/// Sets the guest's RSS table so that the guest receives all frames on `pair`. The port applies the change before it
+/// fetches frames.
 fn receive_on(guest: &mut Guest, pair: u8, port: &mut VhostPort) {
     // Class 4, command 1: no hashed types, `pair` for unhashed frames, one table entry, two transmit queues, no key.
     let command = [4, 1, 0, 0, 0, 0, 0, 0, pair, 0, 0, 0, 2, 0, 0];

@@ -164,7 +164,7 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
         let coalescing = serde_json::json!({"policy": "coalescing", "rx_usecs": 50});
         assert_eq!(bed.show()["ports"][0]["moderation"], coalescing);
         bed.until(|| direction(&bed.show(), "a", "receive")["wait_max_ns"] == 50_000);
-        // The default for a TAP on a switch is off, because a delay costs an additional copy there.
+        // The default for a TAP on a switch is off, because on a switch a delay costs an additional copy.
         let policy = if wire == "switch" { "off" } else { "quiet-or-area" };
         assert_eq!(bed.show()["ports"][1]["moderation"]["policy"], policy);
         bed.signal(Signal::SIGTERM);
@@ -759,7 +759,7 @@ fn what_comes_in_at_an_interface_and_finds_no_room_is_counted() {
         let lost = status["ports"][0]["wire_lost"]["receive"]["drop"].as_u64().unwrap();
         (lost, queue_sum(&status, "a", "receive", "frames_in"))
     };
-    // Every frame is counted in one of the two counters.
+    // Every frame is counted either as lost at the wire or as received by the adapter.
     bed.until(|| counts().0 + counts().1 == FRAMES);
     assert!(counts().0 > 0 && counts().1 > 0, "{:?}", counts());
 }

@@ -80,7 +80,7 @@ fn pages(program: &Path, directory: &Path) -> Result<()> {
 
 fn release(root: &Path) -> Command {
     let mut command = Command::new(root.join("tools/release"));
-    // Remove Cargo's variable, which belongs to the build of this program.
+    // Remove the variable `CARGO_TARGET_DIR` of the Cargo run that built this program.
     command.env_remove("CARGO_TARGET_DIR").current_dir(root);
     command
 }

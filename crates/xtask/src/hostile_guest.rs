@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Guests and daemon are placed as in `docs/deployment.md`: each guest has a separate processor, and the switch's
-//! thread has priority. The victim is also measured next to a guest that only computes. No adapter can prevent the
-//! victim's loss of throughput in this state.
+//! thread has priority. The victim is also measured next to a guest that only computes. No adapter can prevent the loss
+//! of throughput that such computation causes the victim.
 
 pub mod attack;
 mod device;
@@ -172,7 +172,7 @@ impl Bed {
         for round in 0..args.rounds as usize {
             let count = states.len();
             for turn in 0..count {
-                // The state of the first turn rotates, so that the advantage of the first turn cancels out.
+                // Each round starts with another state, so that the advantage of the first turn cancels out.
                 let state = &mut states[(round + turn) % count];
                 let sample = self.beside(state.attack, |bed| bed.sample(args.seconds))?;
                 state.samples.push(sample);

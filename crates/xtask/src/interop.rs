@@ -2,7 +2,7 @@
 //!
 //! The patterns are from DPDK's test plans (`vm2vm_virtio_user`, `loopback_virtio_user_server_mode`,
 //! `loopback_multi_queues`, `loopback_multi_paths_port_restart`). A guest forwards a capture into a virtio-user port,
-//! and the frames from the port into another capture. Both captures must be equal.
+//! and the frames from the port into another capture. The two captures must be equal.
 
 mod backend;
 mod case;

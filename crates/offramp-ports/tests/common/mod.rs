@@ -25,8 +25,8 @@ pub fn namespace() -> NetNs {
 
 /// Returns whether this process is root in the initial user namespace. Only that root can change a few kernel settings.
 ///
-/// In any other process, a test that requires this root prints the requirement and is skipped. In CI, such a test fails
-/// instead.
+/// In any other process, a test that requires this root prints the requirement and is skipped. In CI, a test that
+/// requires this root fails in any other process.
 pub fn is_root_of_the_machine() -> bool {
     // The initial user namespace has one line, which maps every user to itself (user_namespaces(7)).
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Super-frames of `rx-gro-list`, which Linux stores as a list of frames. Such a super-frame has the first frame's
-//! checksum. The vnet header requests no checksum if the sender completed the checksum (Linux 6.18,
+//! Super-frames of `rx-gro-list`, which Linux stores as a list of frames. A super-frame stored as a list has its first
+//! frame's checksum. The vnet header requests no checksum if the sender completed the checksum (Linux 6.18,
 //! `udp4_gro_complete`).
 
 use super::*;

@@ -1,5 +1,5 @@
-//! Frames that an interface receives but cannot pass to a packet socket. Each such frame is counted under its loss
-//! reason.
+//! Frames that an interface receives but cannot pass to a packet socket. The port counts each of these frames under its
+//! loss reason.
 
 use super::*;
 use nix::unistd::write;
@@ -7,8 +7,8 @@ use offramp_offload::meta::Cwr;
 use offramp_ports::vnet_hdr::encode_rx;
 
 /// Linux does not deliver a super-frame of UDP fragments to packet sockets, because the vnet header cannot describe
-/// such a super-frame (observed with Linux 6.18.44; `virtio_net_hdr_from_skb`). The same branch withholds super-frames
-/// of SCTP and ESP.
+/// such a super-frame (observed with Linux 6.18.44; `virtio_net_hdr_from_skb`). The same branch of
+/// `virtio_net_hdr_from_skb` withholds super-frames of SCTP and ESP.
 #[test]
 fn a_super_frame_that_linux_keeps_and_one_too_long_are_counted_by_name_and_the_next_frame_passes() {
     let ns = namespace();

@@ -47,8 +47,8 @@ fn tables(unicast: &[[u8; 6]], multicast: &[[u8; 6]]) -> Vec<u8> {
     [table(unicast), table(multicast)].concat()
 }
 
-/// Returns six frames. Four are untagged, to the guest's station, another station, the broadcast address, and a group.
-/// Two are to the guest's station with tags of different VLANs.
+/// Returns six frames. Four frames are untagged, to the guest's station, another station, the broadcast address, and a
+/// group. Two frames are to the guest's station, with tags of different VLANs.
 fn frames() -> [Vec<u8>; 6] {
     let untagged = |to: [u8; 6]| [&to[..], &FOREIGN, &[0x88, 0xb5], &[0x5a; 50]].concat();
     let tagged = |vid: u8| [&OWN[..], &FOREIGN, &[0x81, 0, 0x60, vid], &[0x88, 0xb5], &[0x5a; 50]].concat();

@@ -1,9 +1,9 @@
 //! Tests of TCP with AccECN (RFC 9768) between two guests with Linux 7 on one switch. The same bytes must arrive as
 //! without AccECN, and the receiving port must coalesce nearly as many frames.
 //!
-//! Linux 7.3.4 negotiates AccECN if both ends have `net.ipv4.tcp_ecn = 3`. Every segment then has the counter of marked
-//! packets in the TCP flags AE, CWR and ECE. Linux' virtio-net driver cannot segment such a stream, so the guest's
-//! kernel segments the stream in software.
+//! Linux 7.3.4 negotiates AccECN if both ends have `net.ipv4.tcp_ecn = 3`. With AccECN, every segment has the counter
+//! of marked packets in the TCP flags AE, CWR and ECE. Linux' virtio-net driver cannot segment such a stream, so the
+//! guest's kernel segments the stream in software.
 
 use super::Bench;
 use super::backports::Backports;

@@ -374,7 +374,8 @@ impl Bench {
         failed(format!("super-frames expected: {are_expected}; {segments} segments came in {frames} frames"))
     }
 
-    /// Sends datagrams with pauses. Returns the number of the guest's frames and interrupts during that time.
+    /// Sends datagrams with pauses. Returns the number of frames and the number of interrupts that the guest got
+    /// meanwhile.
     fn interrupts(&mut self) -> Result<(u64, u64)> {
         let before = self.counts(["host_frames", "interrupts"])?;
         let received = self.received()?;

@@ -100,7 +100,8 @@ pub fn short(changes: &[(&'static str, &'static str)]) -> Options {
 }
 
 /// Returns a small set of combinations in which every pair of values of two options occurs. Each combination starts
-/// with a missing pair. Every other option then gets the value that covers the most missing pairs.
+/// with a pair that no earlier combination contains. Every other option gets the value that covers the most missing
+/// pairs.
 fn pairwise() -> Vec<Options> {
     let mut open: BTreeSet<Pair> = BTreeSet::new();
     for (a, factor_a) in FACTORS.iter().enumerate() {

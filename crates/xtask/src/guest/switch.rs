@@ -14,9 +14,9 @@ use std::net::Ipv4Addr;
 
 /// Port of each guest's service, which answers with the SHA-256 of the received bytes.
 const SERVICE: u16 = 5001;
-/// Minimum mean number of segments per frame from an emulated guest. Such a guest seldom fills a super-frame, and half
-/// of the frames are acknowledgements. A guest at native speed sends each write of `nc`, one kilobyte, separately, so
-/// only some of its frames are super-frames.
+/// Minimum mean number of segments per frame from an emulated guest. An emulated guest seldom fills a super-frame, and
+/// half of the frames are acknowledgements. A guest at native speed sends each write of `nc`, one kilobyte, separately,
+/// so only some of its frames are super-frames.
 const SEGMENTS_MIN: u64 = 2;
 
 /// Name of the User Mode Linux guest whose port serves the control queue. This guest has split rings.

@@ -208,7 +208,7 @@ fn flood(host: Station) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Builds frames with addresses of other stations. No such frame may pass.
+/// Builds frames with addresses of other stations, none of which may pass the switch.
 fn spoofed(host: Station) -> Vec<Vec<u8>> {
     let as_host = Station { mac: HOSTILE.mac, ..host };
     let as_victim = Station { mac: HOSTILE.mac, ..VICTIM };

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Source ports of flows. The guest chooses a random hash key, and each bit of the hash is the parity of some bits of
 /// the port. With equidistant ports, 0.5 % of all keys put at least three of four flows on one pair. With random ports,
-/// the share is 0.01 % of all keys.
+/// only 0.01 % of all keys do that.
 const FLOW_PORTS: Range<u16> = 20_000..60_000;
 /// Destination port, on which nobody listens.
 const DISCARD: u16 = 9;
@@ -83,8 +83,8 @@ impl Bench {
         Ok(queues.iter().filter_map(|queue| queue["receive"]["lost"][reason].as_u64()).sum())
     }
 
-    /// Returns two counters of the port's frames to its guest, from a single answer of the daemon. Earlier frames could
-    /// arrive between two answers.
+    /// Returns two counters of the port's frames to its guest, from a single answer of the daemon. With two answers, an
+    /// earlier frame that arrives between them would change only the second counter.
     pub(super) fn counts(&self, fields: [&str; 2]) -> Result<(u64, u64)> {
         let port = self.port()?;
         let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
