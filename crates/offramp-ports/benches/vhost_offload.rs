@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of samples of each work, taken in turn. The median is reported.
+/// Number of samples of each workload, taken in turn. The benchmark prints the median.
 const ROUNDS: usize = 301;
 /// Number of super-frames that a guest sends or receives together, in addition to the measurement with one super-frame.
 /// A socket buffer of 512 KiB holds this number.
@@ -148,10 +148,11 @@ impl Bed {
     }
 }
 
-/// A work with its name, which returns its time per super-frame.
+/// A workload with its name, which returns its time per super-frame.
 type Work<'a> = (&'static str, Box<dyn FnMut() -> f64 + 'a>);
 
-/// Takes samples of all works in turn, prints their medians, and compares each with the first work.
+/// Takes samples of all workloads in turn, prints their medians, and compares each median with the first workload's
+/// median.
 fn compare(mut works: Vec<Work>, rounds: usize) {
     let mut samples = vec![Vec::with_capacity(rounds); works.len()];
     for _ in 0..=rounds {

@@ -229,7 +229,7 @@ impl<H: HostPort> Watched<H> {
         Loss::ALL.iter().map(|&reason| stats.lost(reason)).collect()
     }
 
-    /// Sends the last fetched frame to the capture, with the number of lost frames.
+    /// Sends the last fetched frame to the capture, with the number of its wire frames that were lost.
     #[cold]
     fn conclude(&mut self) {
         let now = self.lost();

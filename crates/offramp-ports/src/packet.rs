@@ -48,8 +48,8 @@ pub struct PacketConfig {
     /// switch needs promiscuous mode.
     pub promiscuous: bool,
     /// True to bypass the interface's queueing discipline (`PACKET_QDISC_BYPASS`). The bypass saves work per frame, but
-    /// the kernel then segments nothing. With the bypass, the port accepts only super-frames that the interface itself
-    /// can segment.
+    /// without the queueing discipline the kernel segments nothing. With the bypass, the port accepts only super-frames
+    /// that the interface itself can segment.
     pub qdisc_bypass: bool,
     /// Maximum length of a frame, in bytes including the Ethernet header.
     pub frame_len_max: usize,
@@ -159,7 +159,7 @@ impl Packet {
     ///
     /// # Errors
     /// Returns an error if the interface does not exist or is not Ethernet, a number is out of range, or the kernel
-    /// refuses a request. All sockets are closed in this case.
+    /// refuses a request. After an error, no socket stays open.
     pub fn open(config: &PacketConfig) -> Result<Self, PacketError> {
         let name = &config.interface;
         check(config)?;

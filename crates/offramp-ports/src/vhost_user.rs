@@ -1,8 +1,9 @@
 //! A virtual machine as a host: virtio-net over vhost-user.
 //!
 //! The virtual machine monitor is the frontend: QEMU, Cloud Hypervisor or DPDK's virtio-user. The frontend shares the
-//! guest's memory over a Unix socket, and sends the addresses of the rings. Guest and adapter then communicate only
-//! through the shared memory. Sources: virtio 1.3 (2.7, 2.8, 5.1) and QEMU's `docs/interop/vhost-user.rst`.
+//! guest's memory over a Unix socket, and sends the addresses of the rings. From the start of a ring, guest and adapter
+//! exchange frames only through the shared memory. Sources: virtio 1.3 (2.7, 2.8, 5.1) and QEMU's
+//! `docs/interop/vhost-user.rst`.
 //!
 //! ```text
 //!  guest ── rings in shared memory ──▶ VhostQueue (one thread per pair: a HostPort)
@@ -105,8 +106,8 @@ impl<'a> VhostUserBuilder<'a> {
     /// Opens the socket and starts the control thread. Frontends get answers as soon as threads poll the queues.
     ///
     /// # Errors
-    /// Returns an error if a number is out of range, or the socket cannot be created. No socket file remains in this
-    /// case.
+    /// Returns an error if a number is out of range, or the socket cannot be created. After an error, no socket file
+    /// remains.
     pub fn open(self) -> Result<VhostUser, VhostUserError> {
         let Self { config, listener, sandbox, observer } = self;
         config.check()?;
@@ -236,8 +237,8 @@ impl VhostUser {
     /// Opens the socket and starts the control thread. Frontends get answers as soon as threads poll the queues.
     ///
     /// # Errors
-    /// Returns an error if a number is out of range, or the socket cannot be created. No socket file remains in this
-    /// case.
+    /// Returns an error if a number is out of range, or the socket cannot be created. After an error, no socket file
+    /// remains.
     pub fn open(config: &VhostUserConfig) -> Result<Self, VhostUserError> {
         VhostUserBuilder::new(config).open()
     }
@@ -263,7 +264,7 @@ impl VhostUser {
 
     /// Starts [`VhostUser::close`] without waiting, so that several ports close in parallel.
     pub fn begin_close(&self) {
-        // The write fails only if the counter is full: the eventfd is then readable already.
+        // The write fails only if the eventfd's counter is full. An eventfd with a full counter is already readable.
         let _ = self.stop.write(1);
     }
 
@@ -274,7 +275,7 @@ impl VhostUser {
         // No thread polls the queues that were not taken. Drop these queues, so that no thread waits for them.
         self.queues.clear();
         if let Some(control) = self.control.take() {
-            // A panic of the thread was already reported.
+            // A panic of the thread has already printed its message.
             let _ = control.join();
         }
         self.socket_file = None;
@@ -296,7 +297,8 @@ impl VhostUser {
         let is_connected = self.status().is_connected;
         if is_connected {
             *lock(&self.ended) = Some(why.to_owned());
-            // The write fails only if the counter is full: the eventfd is then readable already.
+            // The write fails only if the eventfd's counter is full. An eventfd with a full counter is already
+            // readable.
             let _ = self.alarm.write(1);
         }
         is_connected

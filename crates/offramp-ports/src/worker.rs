@@ -242,8 +242,8 @@ fn handle_interrupts() {
 }
 
 impl Worker {
-    /// Starts a thread that polls `tasks`, pinned to the processors `cpus` if given. The system shows the first 15
-    /// bytes of its `name`. The thread sleeps as soon as no task has work.
+    /// Starts a thread that polls `tasks`, pinned to the processors `cpus` if given. The thread's name is `name`, of
+    /// which the system shows the first 15 bytes. The thread sleeps as soon as no task has work.
     ///
     /// # Errors
     /// Returns an error if the thread or the eventfd cannot be created.
@@ -334,7 +334,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.shared.end();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was already reported.
+            // A panic of the thread has already printed its message.
             let _ = thread.join();
         }
     }
@@ -347,8 +347,8 @@ pub fn clock_ns() -> u64 {
 }
 
 /// Returns this thread's processor time in nanoseconds, which measures the cost of an interrupt. Wall time would
-/// include the run time of a woken thread that preempts this one. Returns 0 if the kernel lacks such a clock: an
-/// interrupt then counts as free.
+/// include the run time of a woken thread that preempts this one. Returns 0 if the kernel has no clock for a thread's
+/// processor time. A measured cost of 0 makes interrupts count as free.
 pub(crate) fn thread_time_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 /// Exit status of a program that started, and then failed or was interrupted.
 pub const FAILED: u8 = 1;
-/// Exit status of a program that did not start: wrong options, or a failed setup. The command line parser uses the same
-/// status.
+/// Exit status of a program that did not start: wrong options, or a failed setup. The command line parser also exits
+/// with this status.
 pub const SETUP: u8 = 2;
 /// Prints to standard output. A closed pipe (`| head`) is not a failure.
 pub fn print(text: impl Display) {

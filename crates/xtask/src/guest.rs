@@ -2,8 +2,8 @@
 //! Mode Linux).
 //!
 //! For each combination of driver options, the harness boots a Debian kernel. The harness compares the negotiated
-//! features and the guest's `ethtool` output with the offer. The harness then sends bytes over TCP in both directions,
-//! and checks their SHA-256.
+//! features and the guest's `ethtool` output with the offer. Finally, the harness sends bytes over TCP in both
+//! directions, and checks their SHA-256.
 
 mod accecn;
 mod backports;

@@ -26,7 +26,7 @@ const PROFILE: [(&str, &str); 2] =
 /// Limits the C library to copy instructions that every x86-64 processor has.
 const PORTABLE_LIBC: (&str, &str) =
     ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-SSSE3");
-/// Name of the benchmark's function that runs the counted work.
+/// Name of the benchmark's function that runs the counted workload.
 const COUNTED: &str = "instructions::counted_by_callgrind";
 /// Maximum difference between a count and the table, in percent.
 const TOLERANCE_PERCENT: u64 = 3;
@@ -39,7 +39,7 @@ pub struct Args {
     update: bool,
 }
 
-/// Number of instructions of each work, in the order of execution.
+/// Number of instructions of each counted workload, in the order of execution.
 type Counts = Vec<(String, u64)>;
 
 /// Counts instructions, and compares the counts with the table or writes a new table. Returns whether the table allows

@@ -2,8 +2,8 @@
 //! (xfrm). The adapter of a TAP encrypts and decrypts the packets of the host's TCP/IP.
 //!
 //! The guest's associations are installed by `ip xfrm`. The adapter imports the same text, as `offramp sa import
-//! --peer` does. The harness then sends bytes over TCP in both directions, and checks their SHA-256 and the counters of
-//! the guest and the adapter.
+//! --peer` does. The harness sends bytes over TCP in both directions, and checks their SHA-256 and the counters of the
+//! guest and the adapter.
 
 mod case;
 mod judge;

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! strongSwan accepts keys only from IKE. A second charon, on the adapter's host, therefore negotiates with the first
-//! charon through the adapter, and writes the keys into its log. The second charon is then killed without notice to its
-//! peer. The adapter uses the keys from the log. The harness sends bytes over TCP in both directions, and checks their
-//! SHA-256 and the adapter's counters.
+//! charon through the adapter, and writes the keys into its log. After the negotiation, the harness kills the second
+//! charon, so that this charon sends its peer no notice. The adapter uses the keys from the log. The harness sends
+//! bytes over TCP in both directions, and checks their SHA-256 and the adapter's counters.
 
 use crate::adapters::{Adapters, open_tap};
 use crate::tally::{Only, Tally};

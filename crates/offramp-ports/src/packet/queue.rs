@@ -28,12 +28,12 @@ pub struct PacketQueue {
     /// Offset in bytes of a received frame in `frame`. The bytes before a received frame have room for a VLAN tag.
     receive_at: usize,
     frame_len_max: usize,
-    /// The tunnelled super-frame being segmented. `None` before the first such super-frame.
+    /// The tunnelled super-frame being segmented. `None` before the first tunnelled super-frame.
     tunnel: Option<Box<Tunnelled>>,
     /// The checksum state reported by the interface for the last received frame.
     checksum: ChecksumState,
-    /// True after the kernel has reported `ENETDOWN`. The kernel then reports no further error when the interface is
-    /// deleted.
+    /// True after the kernel has reported `ENETDOWN`. After `ENETDOWN`, the kernel reports no further error when the
+    /// interface is deleted.
     is_down: bool,
 }
 

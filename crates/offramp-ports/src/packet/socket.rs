@@ -51,7 +51,8 @@ pub(super) fn set_options(fd: BorrowedFd<'_>, qdisc_bypass: bool) -> io::Result<
         set_int(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
     }
     match set_int(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1) {
-        // The kernel is older than Linux 4.20. `tx_next` then skips the host's own frames by their packet type.
+        // The kernel is older than Linux 4.20. On these kernels, `tx_next` skips the host's own frames by their packet
+        // type.
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
         other => other,
     }

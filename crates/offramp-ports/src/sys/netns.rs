@@ -72,7 +72,8 @@ impl NetNs {
     /// Sockets, TAPs and files under `/proc/sys/net` opened by `f` belong to the namespace.
     ///
     /// # Errors
-    /// Returns an error if no thread can be started or the namespace cannot be entered. `f` has not run in this case.
+    /// Returns an error if no thread can be started or the namespace cannot be entered. After an error, `f` has not
+    /// run.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> io::Result<T> {
         on_a_thread(|| self.enter_current_thread().map(|()| f()))?
     }

@@ -5,7 +5,7 @@
 //! addition, each thread installs the stricter filter of its kind. For a thread with several filters, the kernel takes
 //! the strictest result.
 //!
-//! A system call outside the lists of permitted calls ends the process (`SIGSYS`). A correct thread never makes such a
+//! A system call outside the lists of permitted calls ends the process (`SIGSYS`). A correct thread makes no forbidden
 //! call, so the caller is an attacker. Only optional calls of libraries fail with an error. `clone3` fails because a
 //! filter cannot read its flags; the C library then uses `clone`. Calls to open or find files fail in threads that need
 //! no files.

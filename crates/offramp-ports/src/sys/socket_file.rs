@@ -200,7 +200,8 @@ pub enum Occupant {
     Dead,
     /// A socket with a listener.
     Listener,
-    /// Another kind of file. The kernel refuses a connection to such a file with the same error as to a dead socket.
+    /// Another kind of file. The kernel refuses a connection to a file that is not a socket with the same error as to a
+    /// dead socket.
     NoSocket,
 }
 

@@ -52,7 +52,7 @@ fn notify(pipe: &OwnedFd) {
 
 impl Drop for CallPipe {
     fn drop(&mut self) {
-        // The write cannot block, because the counter is far from full.
+        // The write cannot block, because the eventfd's counter is far from full.
         let _ = self.0.write(END);
     }
 }

@@ -31,8 +31,8 @@ pub struct ControlStatus {
     pub queue_pairs: u16,
     /// Receive offloads accepted by the guest, as feature bits.
     pub guest_offloads: u64,
-    /// The guest's interrupt coalescing for each ring, in the order of the vrings. `None` for a ring without such
-    /// settings.
+    /// The guest's interrupt coalescing for each ring, in the order of the vrings. `None` for a ring whose coalescing
+    /// the guest has not set.
     pub coalescing: Vec<Option<Coalescing>>,
     /// The guest's receive filter.
     pub filter: FilterStatus,
@@ -94,7 +94,7 @@ pub(super) struct RingSettings {
     pub features: u64,
     /// The guest's interrupt coalescing for this ring. `None` if the guest has set none.
     pub wish: Option<Coalescing>,
-    /// The guest's receive filter. If `None`, every frame passes.
+    /// The guest's receive filter. If `None`, the guest receives every frame.
     pub filter: Option<Arc<Filter>>,
     /// The guest's hash and steering settings. If `None`, the port steers the flows.
     pub rss: Option<Arc<Rss>>,
@@ -154,7 +154,7 @@ impl Settings {
     }
 
     /// Changes the number of queue pairs in use. A queue that is enabled again gets the last coalescing settings of its
-    /// direction (V75, V76). Because the change removes the guest's indirection table, the port then steers the flows.
+    /// direction (V75, V76). The change removes the guest's indirection table, so afterwards the port steers the flows.
     fn with_queue_pairs(mut self, pairs: u16) -> Self {
         self.rss = self.rss.map(|rss| Arc::new(Arc::unwrap_or_clone(rss).without_table()));
         self.queue_pairs = pairs;

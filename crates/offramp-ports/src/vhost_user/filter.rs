@@ -120,7 +120,7 @@ pub(super) struct Filter {
     /// The unicast addresses and the group addresses that the guest receives in addition to `own`. A group address in
     /// the unicast list, or a unicast address in the multicast list, is ignored.
     addresses: [AddressTable; 2],
-    /// The VLANs whose tagged frames pass. If `None`, all tagged frames pass.
+    /// The VLANs whose tagged frames pass. If `None`, the guest receives all tagged frames.
     pub vlans: Option<VlanTable>,
 }
 

@@ -165,7 +165,7 @@ impl<S> Receiver<S> {
         let waiting = {
             let mut inbox = self.0.inbox();
             self.0.has_work.store(false, Ordering::Relaxed);
-            // Clear the bell, which rang for the work taken here.
+            // Clear the bell, because this call takes the work for which the bell rang.
             self.0.bell.clear();
             std::mem::take(&mut inbox.waiting)
         };
@@ -249,7 +249,7 @@ mod every_order {
     use super::*;
     use loom::thread;
 
-    /// Sleeps until work is requested and runs the work, repeatedly until `pieces` pieces are done.
+    /// Sleeps until work is requested and runs the work, repeatedly until `pieces` pieces of work are done.
     fn serve_until(receiver: &Receiver<u32>, pieces: u32) {
         let mut done = 0;
         loop {

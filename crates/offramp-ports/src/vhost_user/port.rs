@@ -45,7 +45,7 @@ impl VhostPort {
     }
 
     /// Fetches a frame from the pairs in turn. A turn lasts for a batch, or for [`TURN_BYTES`]. Returns whether a pair
-    /// had a frame. Changes requested for a pair are made before its batch, so every pair must get its turn.
+    /// had a frame. A queue pair applies requested changes before its batch, so every pair must get its turn.
     #[inline]
     fn fetch_any(&mut self, now_ns: u64) -> Result<bool, PortError> {
         if self.queues.len() == 1 {

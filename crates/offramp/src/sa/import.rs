@@ -45,8 +45,8 @@ struct Entry {
 /// Installs the associations, and returns the text to print: the port's associations, or the entries of a dry run.
 ///
 /// # Errors
-/// Returns an error of one line if the text or its file is invalid, or the daemon refuses. No association is installed
-/// in this case.
+/// Returns an error of one line if the text or its file is invalid, or the daemon refuses. After an error, no
+/// association of the text is installed.
 pub fn run(args: &Args, control: &Path) -> Result<String, String> {
     let text = read(&args.file)?;
     let owner = if args.peer { Owner::Peer } else { Owner::Host };

@@ -241,8 +241,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         let region = inflight::Region::map(&file, mmap_offset, mmap_size, num_queues, queue_size, &self.alarm);
         let replaced = self.inflight.replace(Arc::new(region.map_err(Refused::from)?));
-        // A running ring still holds the former region. Keep a reference here, so that the ring's thread is not the
-        // last owner and does not unmap the region.
+        // A running ring still refers to the former inflight region. Keep a reference here, so that the ring's thread
+        // is not the last owner and does not unmap the former region.
         self.replaced_inflight.retain(|region| Arc::strong_count(region) > 1);
         self.replaced_inflight.extend(replaced);
         Ok(())

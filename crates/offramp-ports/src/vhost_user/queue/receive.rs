@@ -188,8 +188,8 @@ impl QueueState {
         Err(PortError::Full)
     }
 
-    /// Returns receive chains to the guest unused. After [`UNUSED_MAX`] such chains, the guest counts as out of buffers
-    /// in this batch: searching for a usable chain takes time from other ports.
+    /// Returns receive chains to the guest unused. After [`UNUSED_MAX`] unused chains, the guest counts as out of
+    /// buffers in this batch: searching for a usable chain takes time from other ports.
     #[cold]
     fn return_unused(&mut self, chains: usize) {
         self.returned_unused += chains;

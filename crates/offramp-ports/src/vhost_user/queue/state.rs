@@ -263,7 +263,7 @@ impl QueueState {
         self.rss.is_some() && self.header_len > HEADER_LEN
     }
 
-    /// Sets the guest's receive filter. If `None`, every frame passes.
+    /// Sets the guest's receive filter. If `None`, the guest receives every frame.
     pub(crate) fn set_filter(&mut self, filter: Option<Arc<Filter>>) {
         self.filter = filter;
         self.inspect();

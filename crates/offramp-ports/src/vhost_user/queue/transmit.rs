@@ -54,7 +54,7 @@ impl QueueState {
             self.tx_cost_bytes += chain.descriptors() * DESCRIPTOR_COST_BYTES;
             self.counters.discarded.add(1);
         }
-        // Publish now, because no later event may end the batch.
+        // Publish now, because it is possible that no frame follows and that nothing else ends the batch.
         self.publish_transmit();
     }
 
@@ -71,7 +71,7 @@ impl QueueState {
         let Some(len) = len else { return Err(self.malformed()) };
         let meta = match self.reads {
             // The guest has no offload to request, so ignore the header. DPDK's vectorized driver does not initialize
-            // such headers.
+            // the header if no offload was negotiated.
             Reads::Frames => TxMeta::default(),
             Reads::Requests => self.request(&header)?,
             Reads::Counted => self.counted_request(&header, &frame[..len])?,

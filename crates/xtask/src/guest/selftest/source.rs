@@ -24,8 +24,8 @@ const SOURCES: [Source; 2] = [
     // Kernel 6.12 is the first kernel in Debian 12 with the program.
     Source { program: "csum", package: "linux-source-6.12", file: "net/lib/csum.c" },
     // The program of 6.12 expects that frames with the same IPv4 identification and without DF are not coalesced.
-    // Earlier versions of the program do not have this expectation. Linux coalesces such frames again since 6.18, like
-    // offramp.
+    // Earlier versions of the program do not have this expectation. Linux coalesces these frames again since 6.18, as
+    // offramp does.
     Source { program: "gro", package: "linux-source-6.1", file: "net/gro.c" },
 ];
 /// Shell script that unpacks files from the archive in a package. The fourth and later arguments name the files. `tar`
