@@ -52,8 +52,8 @@ pub struct Packet {
     pub queue: usize,
     /// The packet's vnet header.
     pub vnet: Vnet,
-    /// The number of the packet's frames that were lost, and the reason for the first loss. `None` if no frame was
-    /// lost.
+    /// The number of the packet's frames that were lost, and the reason. Of several reasons, the first in the order of
+    /// `Loss::ALL`. `None` if no frame was lost.
     pub lost: Option<(Loss, u64)>,
     /// Length of the packet, in bytes.
     pub len: usize,
@@ -200,7 +200,7 @@ impl<H: HostPort> Watched<H> {
         Self { host, point, control, queue, changes: 0, watch: None }
     }
 
-    /// Returns true if no capture is running and no new capture has started.
+    /// Returns true if no capture is running and none has started since this wrapper last took over the sink.
     fn is_idle(&self) -> bool {
         self.point.changes.load(Ordering::Acquire) == self.changes
     }

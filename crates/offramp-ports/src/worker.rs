@@ -106,8 +106,8 @@ pub trait Task: Send {
     /// Returns an error if the port fails. [`PortError::Closed`] ends the task.
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError>;
 
-    /// Requests a wake-up from all sources of work: descriptors become readable, and other threads call `waker`. The
-    /// worker polls once more before it sleeps.
+    /// Requests that each source of the task's work wakes the worker: descriptors become readable, and other threads
+    /// call `waker`. The worker polls once more before it sleeps.
     fn arm(&mut self, waker: &Waker);
 
     /// Cancels the wake-ups requested by [`Task::arm`].
@@ -196,13 +196,13 @@ const NO_TASK: usize = usize::MAX;
 const ASLEEP: usize = NO_TASK - 1;
 
 impl Shared {
-    /// Records the task that the thread enters.
+    /// Records `task` as the task being polled.
     #[inline]
     fn enter(&self, task: usize) {
         self.task.store(task, Ordering::Release);
     }
 
-    /// Counts a turn. No other thread writes the counter.
+    /// Counts a round over all tasks, or the end of a sleep. No other thread writes the counter.
     #[inline]
     fn count_turn(&self) {
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -277,7 +277,7 @@ impl Worker {
                 // A failed pinning affects only the speed.
                 let _ = cpu::pin_current_thread(&cpus);
             }
-            // Without the smaller slack, sleeps end later; frames are unaffected.
+            // If the kernel refuses the smaller timer slack, sleeps end later, but no frame is lost.
             let _ = set_timerslack(TIMER_SLACK_NS);
             sandbox.enter_thread(ThreadKind::Data);
             run(tasks.into_iter().enumerate().collect(), &inside, PollTime::new(polling));

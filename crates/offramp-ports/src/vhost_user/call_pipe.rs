@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 /// The bytes of one call in a pipe.
 const CALL: [u8; 8] = 1u64.to_ne_bytes();
-/// The eventfd value that ends the thread. The value exceeds any number of calls between two reads of the counter.
+/// The eventfd value that ends the thread. The value exceeds any number of calls that can be signalled between two
+/// reads of the eventfd's counter.
 const END: u64 = 1 << 32;
 
 /// A thread that forwards calls to a pipe. Dropping this value ends the thread.

@@ -1,9 +1,9 @@
 //! The backend channel, for the backend's requests and the frontend's answers (vhost-user, "Back-end message types").
-//! The only request reports a changed configuration.
+//! The only request that this backend sends reports a changed configuration.
 //!
-//! No function here blocks. If the frontend were waiting for an answer of the backend, frontend and backend would wait
-//! forever. At most one request is unanswered at a time. A configuration change before the frontend's answer is
-//! reported after that answer.
+//! No function here blocks. If a function waited for the frontend while the frontend waits for an answer of the
+//! backend, frontend and backend would wait forever. At most one request is unanswered at a time. If the configuration
+//! changes before the frontend has answered the last report, the next report follows this answer.
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};

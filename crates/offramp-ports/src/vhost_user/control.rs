@@ -74,7 +74,7 @@ pub(super) struct Settings {
     queue_pairs: u16,
     guest_offloads: u64,
     coalescing: Vec<Option<Coalescing>>,
-    /// The last coalescing settings for all receive rings and for all transmit rings. A queue that is enabled again
+    /// The last coalescing settings for all receive rings and for all transmit rings. A queue that comes into use again
     /// gets these settings (V75, V76).
     of_all: [Option<Coalescing>; 2],
     filter: Arc<Filter>,
@@ -153,8 +153,9 @@ impl Settings {
         Some(self)
     }
 
-    /// Changes the number of queue pairs in use. A queue that is enabled again gets the last coalescing settings of its
-    /// direction (V75, V76). The change removes the guest's indirection table, so afterwards the port steers the flows.
+    /// Changes the number of queue pairs in use. A queue that comes into use again gets the last coalescing settings
+    /// that the guest made for all queues of its direction (V75, V76). The change removes the guest's indirection
+    /// table, so afterwards the port steers the flows.
     fn with_queue_pairs(mut self, pairs: u16) -> Self {
         self.rss = self.rss.map(|rss| Arc::new(Arc::unwrap_or_clone(rss).without_table()));
         self.queue_pairs = pairs;
@@ -231,15 +232,15 @@ impl Control {
         self.negotiated & !features::guest_offload_bits() | settings.guest_offloads
     }
 
-    /// Records that the ring has stopped at `base`, or `None` if the ring broke or its driver was reset. A monitor
-    /// sends the same messages for a pause as for a device reset. After a pause, the guest does not repeat its
-    /// commands.
+    /// Records that the control queue has stopped at `base`, or `None` if the ring broke or its driver was reset. A
+    /// monitor sends the same messages for a pause of the guest as for a device reset. After a pause, the guest does
+    /// not repeat its commands, so its settings must survive the pause.
     pub(super) fn stopped(&mut self, base: Option<u32>) {
         self.stopped_at = base.map(|base| (base, self.negotiated & !LOG_ALL));
     }
 
-    /// Records that the ring starts at `base`. Returns true if the guest's driver was reset since the stop. A reset
-    /// makes the guest's settings void.
+    /// Records that the control queue starts at `base`. Returns true if the guest's driver was reset since the control
+    /// queue stopped. A reset makes the guest's settings void.
     pub(super) fn is_new(&mut self, base: u32) -> bool {
         self.has_run = true;
         self.stopped_at.take() != Some((base, self.negotiated & !LOG_ALL))
@@ -292,7 +293,7 @@ impl Control {
         self.refused += u64::from(!is_done);
     }
 
-    /// Returns the number of commands and of successful commands. The current command counts as successful.
+    /// Returns the number of commands and of successful commands. The command being executed counts as successful.
     pub(super) fn statistics(&self) -> [u64; 2] {
         [self.commands[0], self.commands[1] + 1]
     }

@@ -18,8 +18,8 @@ pub const MTU_MIN: u16 = 68;
 const SHARED: u64 = 1 << 26;
 /// The proposed feature `GUEST_ACCECN`.
 const GUEST_ACCECN: u64 = SHARED;
-/// The device logs its writes to guest memory (`VHOST_F_LOG_ALL`). Messages use bit 26 for this feature. This constant
-/// uses a bit without a meaning in virtio, because the proposed `GUEST_ACCECN` also has bit 26.
+/// The device logs its writes to guest memory (`VHOST_F_LOG_ALL`). In messages, this feature has bit 26. This constant
+/// has bit 31, which has no meaning in virtio, because the proposed `GUEST_ACCECN` also has bit 26.
 pub(super) const LOG_ALL: u64 = 1 << 31;
 /// Negotiation of protocol features (`VHOST_USER_F_PROTOCOL_FEATURES`).
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
@@ -85,9 +85,9 @@ fn bits_of(offloads: Offloads) -> u64 {
     NAMES.iter().filter(|row| offloads.contains(row.offload)).fold(0, |bits, row| bits | row.virtio_bits)
 }
 
-/// Removes one meaning of bit 26 from an offer. A meaning already in `shown` stays for the whole connection, because
-/// the frontend's acceptance contains only the bit, not its meaning. A port that offers AccECN to its guest does not
-/// offer migration.
+/// Removes `LOG_ALL` or `GUEST_ACCECN` from an offer that contains both, because bit 26 of a message means both. A
+/// feature already in `shown` stays for the whole connection, because the frontend's acceptance contains only the bit.
+/// A port that offers AccECN to its guest does not offer migration.
 pub(super) fn with_one_meaning(offer: u64, shown: u64) -> u64 {
     match (shown & LOG_ALL != 0, (offer | shown) & GUEST_ACCECN != 0) {
         (true, _) => offer & !GUEST_ACCECN,

@@ -17,7 +17,7 @@ const BROADCAST: MacAddress = [0xff; 6];
 /// The bit of a group address in the first octet (IEEE 802 8.2).
 const GROUP_BIT: u8 = 1;
 
-/// The set of VLANs whose tagged frames pass.
+/// The set of VLANs whose tagged frames the guest receives.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct VlanTable(Box<[u64; VIDS / 64]>);
 
@@ -120,7 +120,7 @@ pub(super) struct Filter {
     /// The unicast addresses and the group addresses that the guest receives in addition to `own`. A group address in
     /// the unicast list, or a unicast address in the multicast list, is ignored.
     addresses: [AddressTable; 2],
-    /// The VLANs whose tagged frames pass. If `None`, the guest receives all tagged frames.
+    /// The VLANs whose tagged frames the guest receives. If `None`, the guest receives all tagged frames.
     pub vlans: Option<VlanTable>,
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Length of a message's header in bytes: request, flags, size (vhost-user, "Message specification").
 pub(super) const HEADER_LEN: usize = 12;
-/// Maximum length of a message's payload, in bytes: a table of 32 regions and some room.
+/// Maximum length of a message's payload, in bytes: more than enough for a table of 32 regions.
 const PAYLOAD_LEN_MAX: usize = 4096;
 /// Maximum length of a message, in bytes.
 pub(super) const MESSAGE_LEN_MAX: usize = HEADER_LEN + PAYLOAD_LEN_MAX;

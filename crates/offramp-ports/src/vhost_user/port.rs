@@ -31,8 +31,8 @@ pub struct VhostPort {
     delivered_to: usize,
     /// `None` for a port with one pair.
     steering: Option<Box<Steering>>,
-    /// True if the receive pairs were refreshed in this batch. The receive pairs are refreshed at most once per batch,
-    /// so that a guest with a broken ring does not cause a scan per frame.
+    /// True if the port has determined in this batch on which pairs the guest receives. The port does so at most once
+    /// per batch, so that a guest with a broken ring does not cause a scan per frame.
     has_looked: bool,
 }
 
@@ -177,7 +177,7 @@ impl VhostPort {
         has_changed
     }
 
-    /// Refreshes the guest's receive pairs. Returns whether the pairs changed.
+    /// Determines on which pairs the guest receives. Returns whether these pairs have changed.
     fn look_which_receive(&mut self) -> bool {
         self.has_looked = false;
         let Self { queues, steering: Some(steering), .. } = self else { return false };
@@ -192,8 +192,8 @@ impl VhostPort {
 }
 
 impl InPlace for VhostPort {
-    /// Starts a frame only on a port with one pair. With several pairs, steering may choose another pair before the
-    /// frame is complete.
+    /// Starts a frame in the guest's buffers only if the port has one pair. With several pairs, steering may choose
+    /// another pair before the frame is complete.
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         self.steering.is_none() && self.queues[0].rx_reserve(slot, head)

@@ -6,7 +6,7 @@
 //! its control queue, each preceded by its length. The last field is a hash of all preceding bytes.
 
 const MAGIC: [u8; 8] = *b"offramp\0";
-/// The version that is written, and the only version that is read.
+/// The version of the format that this program writes, and the only version that it reads.
 const VERSION: u32 = 1;
 /// Number of bytes before the vrings: the head, the features and the number of vrings.
 const HEAD_LEN: usize = 8 + 4 + 4 + 8 + 4;

@@ -12,15 +12,15 @@ pub(super) const CONFIG_LEN: usize = 64;
 /// Bits of `status`: the link is up, and the guest must announce itself.
 const LINK_UP: u16 = 1;
 const ANNOUNCE: u16 = 2;
-/// The unknown `speed`, and the values of `duplex` for unknown and full. For full duplex, 5.1.4.1 has both 0 and 1;
-/// Linux uses 1.
+/// The value of `speed` for an unknown speed, and the values of `duplex` for unknown and for full duplex. For full
+/// duplex, 5.1.4.1 has both 0 and 1; Linux uses 1.
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const DUPLEX_UNKNOWN: u8 = u8::MAX;
 const DUPLEX_FULL: u8 = 1;
 
 impl Device {
-    /// Returns whether the configuration has changed since the frontend read it, and records the change as reported.
-    /// The cleared announcement bit is not a change to report, because the guest caused it.
+    /// Returns whether the configuration has changed since the frontend read it, and records the change as reported. A
+    /// cleared announcement bit is not a change to report, because the guest's own command clears this bit.
     pub(crate) fn is_config_news(&mut self) -> bool {
         let status = self.link_status();
         let Some(reported) = self.status_reported.replace(status) else {

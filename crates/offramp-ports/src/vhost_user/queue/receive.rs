@@ -23,8 +23,8 @@ impl QueueState {
         self.receive.state == RingState::Enabled
     }
 
-    /// Writes a frame into receive chains if the guest's filter accepts the frame. The hash is reported to a guest with
-    /// hash reports.
+    /// Writes a frame into receive chains if the guest's filter accepts the frame. If the guest negotiated hash
+    /// reports, the frame's header contains the hash.
     #[inline]
     pub(super) fn deliver(&mut self, meta: &RxMeta, frame: &[u8], hash: FrameHash) -> Result<(), PortError> {
         let outcome = self.admit(frame).and_then(|()| {
@@ -86,8 +86,8 @@ impl QueueState {
     }
 
     /// Starts a frame in the guest's buffers. Returns false if the ring is in order, because frames are completed in a
-    /// different order than started. Returns false if the filter rejects the frame, which is then refused on delivery.
-    /// Returns false if hashes are reported, because only a complete frame can be hashed.
+    /// different order than started. Returns false if the filter rejects the frame: the delivery of the whole frame
+    /// refuses such a frame. Returns false if hashes are reported, because only a complete frame can be hashed.
     pub(super) fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         let is_lent = !self.out_of_buffers && !self.is_in_order && !self.reports_hashes() && self.admit(head).is_ok();
         if is_lent {

@@ -69,8 +69,8 @@ impl Statistics {
         }
     }
 
-    /// Counts a frame lost to the port's rate limit, as its number of frames on the wire, like the port's own counter.
-    /// A frame lost for lack of buffers counts as one packet.
+    /// Counts a super-frame lost to the port's rate limit as `frames` packets, its number of frames on the wire, like
+    /// the port's own counter. A super-frame lost for lack of buffers counts as one packet.
     pub(super) fn lost_to_limit(&mut self, frames: u64, bytes: u64) {
         self.rx_drops += frames;
         self.rx_over_limit.add(frames, bytes);
@@ -129,7 +129,7 @@ fn headers_len(meta: &TxMeta, segmentation: Segmentation, frame: &[u8]) -> u64 {
             frame.get(start + TCP_DATA_OFFSET).map_or(0, |words| u64::from(words >> 4) * 4)
         }
         SegmentationKind::Udp => UDP_HEADER_LEN,
-        // Each fragment has only the IP header. The UDP header is part of the first fragment's payload.
+        // Only the IP header is repeated in each IP fragment. The UDP header is part of the first fragment's payload.
         SegmentationKind::UdpFragments => 0,
     };
     start as u64 + of_transport
