@@ -1,7 +1,7 @@
 //! A Linux TAP interface as a host port: the host is the kernel's TCP/IP.
 //!
-//! The interface exists as long as its network namespace and one of its descriptors. The kernel removes the interface
-//! even if the process crashes or the namespace is deleted.
+//! The interface exists as long as its network namespace exists and one of its descriptors is open. The kernel removes
+//! the interface even if the process crashes or the namespace is deleted.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -172,7 +172,7 @@ impl Tap {
     }
 
     /// Creates the interface in another namespace, like [`Tap::open`]. The interface does not keep the namespace alive:
-    /// the kernel deletes both together.
+    /// the kernel deletes the interface together with the namespace.
     ///
     /// A TUN descriptor holds the namespace in which it was opened. This function therefore opens the descriptor in a
     /// new empty namespace, where no other process sees the name, and then moves the interface.

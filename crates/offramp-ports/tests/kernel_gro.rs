@@ -16,10 +16,10 @@ use crate::judge::support::packet::{
 use crate::judge::support::pieces::{Piece, by_us, check_inverse, sizes};
 use crate::judge::{how_to_repeat, kernel_release, random_for, seed, vectors};
 
-/// Number of random cases, multiplied by [`VECTORS_PER_CASE`].
+/// Default number of vectors: [`VECTORS_PER_CASE`] times the number of random cases.
 const VECTORS_DEFAULT: u64 = 10_000;
-/// Divisor from the number of vectors to the number of cases. A case takes two ticks of the kernel's clock, so this
-/// test runs fewer cases.
+/// The number of vectors divided by this constant is the number of cases. A case takes two ticks of the kernel's clock,
+/// so this test runs fewer cases than vectors.
 const VECTORS_PER_CASE: u64 = 20;
 /// Number of repetitions of a case after a difference: an undetected tick may have caused the difference.
 const RETRIES: usize = 3;
@@ -224,8 +224,8 @@ fn with_stray(packets: &[Packet], change: impl Fn(&mut Packet)) -> Vec<Packet> {
     vec![first, stray, second]
 }
 
-/// Returns rows with frames that cannot be coalesced. offramp delivers a pending aggregate of the flow before such a
-/// frame.
+/// Returns rows with frames that cannot be coalesced. offramp delivers a pending aggregate of the flow before a frame
+/// that cannot be coalesced.
 fn rows_of_strays() -> Vec<Row> {
     const ORDER: Expect =
         Differs { kernel: &[100, 200], ours: &[100; 3], reason: "nothing overtakes an open aggregate of its flow" };
@@ -432,7 +432,8 @@ fn disorder(random: &mut ChaCha8Rng, packets: &mut Vec<Packet>, n: usize) -> &'s
     }
 }
 
-/// Changes one field of one frame. For each exception, a row above has the expected outcome.
+/// Changes one field of one frame. For each permitted difference from the kernel, a row above states the expected
+/// outcome.
 fn mutate(random: &mut ChaCha8Rng, packet: &mut Packet) -> (&'static str, Option<&'static str>) {
     let name = match random.random_range(0..4) {
         0 => mutate_network(random, packet),

@@ -315,8 +315,8 @@ fn transmit_completions_are_called_for_apart_and_put_off_too() {
         assert_eq!((calls(&mut bench), bench.calls_seen()), (2, 0), "{case:?}");
         while bench.guest.tx(0).take_used().is_some() {}
         if case.event_idx {
-            // A driver that requests one interrupt for many chains has stopped. The port interrupts the driver when it
-            // returns the last requested chain.
+            // A driver that requests one interrupt for many chains has stopped. The port sends the interrupt when the
+            // device has used the last of these chains.
             bench.guest.tx(0).ring().interrupt_after(20);
             for sent in 1..=20 {
                 assert_eq!(calls(&mut bench), 2, "{case:?}: {sent}");
@@ -420,7 +420,8 @@ struct Interleaving {
     bench: Bench,
     case: Case,
     sleep: Option<Sleep>,
-    /// The number of interrupts when the driver disabled interrupts. `None` while interrupts are enabled.
+    /// The number of interrupts counted so far when the driver disabled interrupts. `None` while interrupts are
+    /// enabled.
     forbidden_since: Option<u64>,
     wait_max_ns: u64,
 }

@@ -1183,7 +1183,7 @@ fn a_byte_out_of_band_ends_its_connection_alone() {
     for (nth, (size, len)) in [(8, 1), (8, 12), (8, 13), (8, 20), (0, 12), (1, 13)].into_iter().enumerate() {
         let whole = [&Header::new(request::SET_FEATURES, size).to_bytes()[..], &[0; 8]].concat();
         let frontend = Frontend::connect(rig.socket(0));
-        // The last of these bytes is sent out of band.
+        // With this flag, the kernel sends the last byte of the message out of band.
         let flags = MsgFlags::MSG_OOB;
         assert_eq!(nix::sys::socket::send(frontend.stream().as_raw_fd(), &whole[..len], flags), Ok(len));
         assert!(frontend.is_closed_within(PATIENCE), "{len} bytes, {size}");
@@ -1201,7 +1201,7 @@ fn a_frontend_that_asks_and_never_reads_the_answers_is_given_up() {
     let frontend = Frontend::connect(rig.socket(0));
     let ask = Header::new(request::GET_FEATURES, 0);
     let mut asked = 0;
-    // An answer has 20 bytes, so far fewer answers fill any socket.
+    // An answer has 20 bytes, so the socket is full long before a million answers.
     while asked < 1_000_000 && frontend.send_raw(ask, &[], &[]) {
         asked += 1;
     }

@@ -184,7 +184,8 @@ fn a_guest_goes_on_when_its_backend_is_restarted() {
             assert!(!sockets[0].exists(), "a server takes its socket with it");
             rig = Rig::with(&config);
             if case.packed {
-                // A driver of a packed ring cannot determine the backend's position among its chains in flight.
+                // While chains are in flight, the driver of a packed ring cannot determine the backend's position in
+                // the ring, so reset the rings.
                 a.reset_rings();
                 b.reset_rings();
             }
@@ -241,8 +242,8 @@ fn a_backend_in_a_process_of_its_own() {
 }
 
 /// Sends numbered frames while backends are killed at random times and replaced. The driver resends chains that the
-/// killed backend had not returned, so these frames arrive. All other frames are not resent, so each arrives at most
-/// once.
+/// killed backend had not returned, so the frames of these chains arrive. The driver resends no other frame, so each of
+/// the other frames arrives at most once.
 #[test]
 fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
     const ROUNDS: usize = 25;

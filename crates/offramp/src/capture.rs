@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Copies pcapng as it arrives, except packets rejected by the filter.
+/// Copies pcapng from `from` to `to` without delay, except packets rejected by the filter.
 fn copy(mut from: impl Read, mut to: impl Write, filter: Option<&Filter>) -> io::Result<()> {
     if let Some(filter) = filter {
         return copy_filtered(from, to, filter).map_err(io_error);

@@ -223,8 +223,8 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
         (0..GUEST_PAIRS).for_each(|pair| assert!(guest.rx(pair).fill(200, 1526) > 0));
         guest
     });
-    // Until the second pair runs, the first pair receives all flows. A pair runs after it has fetched a frame. This
-    // frame is too short for the switch to learn a station.
+    // Until the second pair runs, the first pair receives all flows. A pair runs after its thread has fetched a frame.
+    // The frame sent here is too short for the switch to learn a station.
     let last = guests[1].tx(GUEST_PAIRS - 1);
     last.stage(&VnetHeader::default(), &[&[0; 10]]).expect("room in the ring");
     last.publish();

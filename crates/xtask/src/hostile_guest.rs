@@ -80,7 +80,7 @@ struct Sample {
     frames_per_second: f64,
 }
 
-/// A state of the hostile guest, with its samples.
+/// A state of the hostile guest, with the samples measured in this state.
 struct State {
     attack: Attack,
     samples: Vec<Sample>,

@@ -188,8 +188,8 @@ impl HostPort for PacketQueue {
                     return self.accept(&header, &received).map(|()| true);
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
-                // The kernel frees the frame only on this error: a vnet header cannot express its offload
-                // (`virtio_net_hdr_from_skb`).
+                // `EINVAL` is the only error with which the kernel frees the frame: a vnet header cannot express the
+                // frame's offload (`virtio_net_hdr_from_skb`).
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Err(PortError::Lost(Loss::Unsupported)),
                 Err(e) => match self.error(e.raw_os_error().unwrap_or(libc::EIO)) {
                     PortError::Full | PortError::Refused(libc::ENETDOWN) => return Ok(false),
@@ -228,8 +228,8 @@ impl HostPort for PacketQueue {
         self.shared.accepts
     }
 
-    /// Returns false. The vnet header could mark a verified checksum with `DATA_VALID`. A frame to be transmitted,
-    /// however, needs a correct or a partial checksum.
+    /// Returns false. The flag `DATA_VALID` in the vnet header would mark a checksum as verified, but a frame to be
+    /// transmitted needs a correct or a partial checksum.
     fn honours_data_valid(&self) -> bool {
         false
     }

@@ -321,7 +321,7 @@ fn attribute<T>(name: &str, pick: impl FnMut(LinkAttribute) -> Option<T>) -> Res
     Ok(get(name)?.attributes.into_iter().find_map(pick))
 }
 
-/// Returns a message for the interface with this name, without any change.
+/// Returns a netlink message that names the interface and does not yet contain a change.
 fn message_for(name: &str) -> Result<LinkMessage> {
     let mut message = LinkMessage::default();
     message.header.index = index(name)?;

@@ -63,7 +63,7 @@ const KINDS: [ThreadKind; 7] = [
     ThreadKind::Keys,
 ];
 
-/// The reason for a missing sandbox.
+/// The reason why a sandbox cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The kernel refuses a system call filter, or no filters exist for this processor architecture.

@@ -265,7 +265,8 @@ fn finish(
     Vector { kind, packet, meta, header, frame }
 }
 
-/// Changes the length and checksum in a super-frame's IP header. Both fields are a template without required values.
+/// Changes the length and checksum in a super-frame's IP header. Segmentation overwrites both fields, so any value is
+/// valid.
 fn falsify_lengths(random: &mut ChaCha8Rng, packet: &Packet, frame: &mut [u8]) {
     let at = packet.network_start() + if packet.is_ipv6 { 4 } else { 2 };
     let value = match random.random_range(0..6) {
@@ -281,7 +282,8 @@ fn falsify_lengths(random: &mut ChaCha8Rng, packet: &Packet, frame: &mut [u8]) {
 }
 
 /// Chooses two bytes of payload so that the checksum of one frame becomes 0. The value of the two bytes is the frame's
-/// checksum computed while the bytes are 0. If our checksum is wrong, the choice is wrong, and the comparison fails.
+/// checksum computed while the bytes are 0. If the checksum computed here is wrong, the two bytes are wrong, and the
+/// comparison fails.
 fn fold_to_zero(random: &mut ChaCha8Rng, packet: &Packet, meta: &TxMeta, frame: &mut [u8]) {
     let is_fragments = meta.segmentation.is_some_and(|s| s.kind == SegmentationKind::UdpFragments);
     let size = match meta.segmentation {

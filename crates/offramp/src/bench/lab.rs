@@ -238,7 +238,7 @@ impl Args {
         self.repeats.map_or(if self.thorough { THOROUGH_REPEATS } else { short }, usize::from)
     }
 
-    /// Returns whether every requested experiment runs only on request.
+    /// Returns whether `--only` names experiments, and every named experiment runs only if named.
     fn is_on_request(&self) -> bool {
         let runs_when_named = |name: &String| {
             plan::experiments().iter().any(|of| of.on_request && (of.name == *name || of.group.as_ref() == Some(name)))

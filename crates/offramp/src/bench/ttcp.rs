@@ -515,7 +515,8 @@ pub fn rate(text: &str) -> Result<u64, String> {
     scaled(text, 1000)
 }
 
-/// Parses a number with an optional suffix K, M or G. Each suffix is `step` times the previous one.
+/// Parses a number with an optional suffix K, M or G. Each suffix multiplies by `step` times the factor of the previous
+/// suffix.
 fn scaled(text: &str, step: u64) -> Result<u64, String> {
     let (digits, power) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1),

@@ -128,7 +128,7 @@ fn shown(entries: &[Entry]) -> String {
     for entry in entries {
         let name = format!("/etc/offramp/{}-{:08x}.key", entry.direction, entry.spi);
         let sa = SaKeys { key_file: Some(name.into()), ..entry.sa.clone() };
-        // Prefix the names of tables inside an association with the association's table.
+        // Prefix the name of each TOML table inside an association with the name of the association's table.
         let keys = toml::to_string(&sa).unwrap_or_default().replace("\n[", "\n[port.sa.");
         text.extend(["# line ", &entry.line.to_string(), "\n[[port.sa]]\n", &keys, "\n"]);
     }
@@ -150,7 +150,7 @@ impl Entry {
     }
 }
 
-/// Formats an association without the keys that have their defaults.
+/// Formats an association without the configuration keys that have their default values.
 fn keys_of(direction: Direction, config: &SaConfig) -> SaKeys {
     let mut keys = SaKeys {
         direction: Some(direction.to_string()),

@@ -2,8 +2,8 @@
 //! without AccECN, and the receiving port must coalesce nearly as many frames.
 //!
 //! Linux 7.3.4 negotiates AccECN if both ends have `net.ipv4.tcp_ecn = 3`. With AccECN, every segment has the counter
-//! of marked packets in the TCP flags AE, CWR and ECE. Linux' virtio-net driver cannot segment such a stream, so the
-//! guest's kernel segments the stream in software.
+//! of marked packets in the TCP flags AE, CWR and ECE. Linux' virtio-net driver cannot segment a stream with AccECN, so
+//! the guest's kernel segments the stream in software.
 
 use super::Bench;
 use super::backports::Backports;
@@ -90,7 +90,7 @@ fn coalesced(counts: &Counts) -> f64 {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     data: u64,
-    /// Number of packets with AE, CWR or ECE.
+    /// Number of packets in which the TCP flag AE, CWR or ECE is set.
     with_counter: u64,
 }
 

@@ -79,7 +79,7 @@ pub struct Args {
 }
 
 /// Runs the steps in a guest with each kind of rings, and prints a transcript. Returns whether no step failed. Runs no
-/// step if the newer QEMU is missing.
+/// step if the QEMU of Debian 13's backports is not available.
 ///
 /// # Errors
 /// Returns an error if a process does not start, or a signal arrives.

@@ -116,7 +116,7 @@ impl Halves {
         let (first_in, rest_in) = received.split_at_mut(self.received_len / FIRST_PART);
         let (first_out, rest_out) = self.sent.split_at(self.sent.len() / FIRST_PART);
         both_ways(stream, first_out, first_in)?;
-        // Both channels are closed if the case has ended.
+        // A channel operation fails only if the case has ended, which closes both channels.
         let gone = || io::Error::other("the backend was not started again");
         self.under_way.send(()).map_err(|_| gone())?;
         self.restarted.recv().map_err(|_| gone())?;

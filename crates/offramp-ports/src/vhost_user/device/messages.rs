@@ -169,8 +169,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         let is_served = self.control.is_some();
         offered.set(Feature::MQ, self.queues.len() > 1 || is_served);
         // A frontend that assigns the guest's address itself (QEMU) refuses a backend with a configuration. A frontend
-        // that is refused the configuration learns the MTU by other means. The backend channel carries only
-        // configuration changes.
+        // that assigns the address itself learns the MTU by other means. The backend channel carries only configuration
+        // changes.
         let of_config = Feature::CONFIG | Feature::BACKEND_REQ | Feature::BACKEND_SEND_FD;
         offered.set(of_config, self.config.mac.is_some() || is_served);
         Ok(offered)
