@@ -668,7 +668,7 @@ fn a_switch_moderates_the_calls_of_each_port_by_its_own_setting() {
         b.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng(), 60)]);
         wait_until("the other guest is interrupted", || a.rx(0).signals().calls == 1);
         wait_until("the call is counted", || plain.stats().receive.interrupts.get() == 1);
-        // If moderation is switched off while an interrupt is deferred, the switch wakes.
+        // If moderation is switched off while an interrupt is deferred, the switch's worker wakes up.
         moderated.set_moderation(coalescing(FAR_USECS, u32::MAX));
         assert!(!b.rx(0).ring().enable_interrupts());
         carry_unseen(&mut a, &mut b);

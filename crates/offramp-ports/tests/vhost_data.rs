@@ -218,7 +218,7 @@ fn what_was_cut_is_joined_for_a_guest_that_takes_super_frames() {
                 check_received(&received, case.mergeable, &case);
                 let vnet = received.vnet();
                 if vnet.gso_type == GSO_NONE {
-                    // V40: a last segment that is not coalesced was verified.
+                    // V40: a last segment that is not coalesced must be marked as verified.
                     assert_eq!(vnet.flags, DATA_VALID, "{case:?}");
                     came.push(received.frame);
                     continue;

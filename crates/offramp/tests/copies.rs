@@ -279,6 +279,6 @@ fn finished_frames_of_a_guest_reach_a_tap_without_a_scratch_copy() {
         );
     });
     drop(switch);
-    // The three copies are from the guest, into an aggregate, and by the kernel from the aggregate.
+    // The three copies are: out of the guest's memory, into an aggregate, and by the kernel out of the aggregate.
     assert_eq!(spent, Cost { copies: 3, parses: SEGMENTS });
 }

@@ -301,7 +301,8 @@ fn sighup_makes_what_runs_be_what_the_file_says_or_changes_nothing() {
     assert_eq!(names(&bed), ["a", "b", "vm0", "vm1", "client"]);
     let _guest = Guest::builder().connect(socket(&bed, "vm0"));
     bed.carry_tcp();
-    // The file is only partly valid: features change, but a port that another port needs is removed.
+    // Each file below changes a feature, which is valid, and contains one error. The daemon must apply no part of such
+    // a file.
     let featured = more.replace("# changes of b", "features = { rsc = false }");
     for (wrong, why) in [
         (featured.replace("name = \"vm1\"", "nam = \"vm1\""), "unknown key \"nam\""),

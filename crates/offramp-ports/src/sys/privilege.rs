@@ -28,7 +28,7 @@ pub enum SetupError {
     /// The user namespace was created, but its identity map cannot be written.
     #[error("user namespaces are refused: cannot write {file} ({cause}); run as root")]
     IdentityMap {
-        /// The file of the map.
+        /// The file of the user or group id map that cannot be written.
         file: &'static str,
         /// The kernel's error.
         cause: io::Error,

@@ -1,4 +1,4 @@
-//! Calls through a pipe, or through a socket, which User Mode Linux uses in place of a pipe.
+//! Calls (interrupts to a guest) through a pipe, or through a socket, which User Mode Linux uses in place of a pipe.
 //!
 //! The reader of a pipe can block its writer indefinitely. A separate thread therefore writes to the pipe, and the data
 //! threads wake this thread through an eventfd.

@@ -36,7 +36,7 @@ pub struct VhostUserConfig {
     pub socket_rights: SocketRights,
     /// The user id of a permitted frontend's process. If `None`, any user is permitted.
     pub allowed_uid: Option<u32>,
-    /// Number of queue pairs, 1 to [`ControlQueue::queue_pairs_max`]. A guest can use fewer.
+    /// Number of queue pairs, 1 to [`ControlQueue::queue_pairs_max`]. A guest can use fewer queue pairs.
     pub queue_pairs: u16,
     /// The guest's Ethernet address. If `None`, the frontend chooses the address.
     pub mac: Option<[u8; 6]>,

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Source ports of flows. The guest chooses a random hash key, and each bit of the hash is the parity of some bits of
 /// the port. With equidistant ports, 0.5 % of all keys put at least three of four flows on one pair. With random ports,
-/// only 0.01 % of all keys do that.
+/// only 0.01 % of all keys put three of four flows on one pair.
 const FLOW_PORTS: Range<u16> = 20_000..60_000;
 /// Destination port, on which nobody listens.
 const DISCARD: u16 = 9;
