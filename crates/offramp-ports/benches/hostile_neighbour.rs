@@ -108,8 +108,8 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
             2 => guest.queue_pairs(PAIRS).features(of_commands).control_queue(),
             _ => guest,
         };
-        // These guests sleep. On a machine with two processors, the guests can therefore run next to the two threads
-        // that never sleep.
+        // The two measured guests sleep between frames. On a machine with two processors, these guests can therefore
+        // run next to the two threads that never sleep.
         guest.interrupts(number < 2).connect(bed.socket(number))
     };
     let [mut near, mut far, mut neighbour] = [0, 1, 2].map(guest);

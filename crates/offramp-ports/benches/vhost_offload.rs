@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// Number of samples of each workload, taken in turn. The benchmark prints the median.
 const ROUNDS: usize = 301;
 /// Number of super-frames that a guest sends or receives together, in addition to the measurement with one super-frame.
-/// A socket buffer of 512 KiB holds this number.
+/// A socket buffer of 512 KiB holds this number of super-frames.
 const TOGETHER: usize = 8;
 /// Number of descriptors in each of the guest's rings.
 const QUEUE_SIZE: u16 = 1024;

@@ -1,4 +1,4 @@
-//! A switch as a worker's task. While the worker sleeps, an event of any port of the switch wakes it.
+//! A switch as a worker's task. While the worker sleeps, an event of any port of the switch wakes the worker.
 
 use crate::worker::{Task, Watch, clock_ns, thread_time_ns};
 use offramp_adapter::host_io::HostIo;

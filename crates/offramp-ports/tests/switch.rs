@@ -23,7 +23,8 @@ fn address(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 9, 0, 1 + host as u8)
 }
 
-/// Creates a host: a namespace with a TAP that is up and has the offer `offer`. The hosts resolve each other by ARP.
+/// Creates a host: a namespace with a TAP that is up and offers the offloads `offer`. The hosts resolve each other by
+/// ARP.
 fn host(number: usize, offer: Offloads) -> (NetNs, Tap) {
     let ns = namespace();
     let config = TapConfig { mac: Some([2, 0, 0, 0, 0, 1 + number as u8]), ..TapConfig::new("ofr0") };

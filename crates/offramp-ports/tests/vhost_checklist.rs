@@ -622,7 +622,7 @@ fn r8_a_table_may_follow_descriptors_and_its_own_write_flag_says_nothing() {
         if case.packed {
             continue;
         }
-        // The WRITE flag on the descriptor of the table has no effect (virtio 1.3, 2.7.5.3.2).
+        // The WRITE flag in the descriptor that refers to an indirect table has no effect (virtio 1.3, 2.7.5.3.2).
         a.tx(0).drain(PATIENCE);
         let entries = memory.alloc(2 * DESC_LEN, DESC_LEN);
         SplitDescriptor { addr: buffer, len: 12, flags: DESC_NEXT, next: 1 }.write(&memory, entries);
@@ -775,8 +775,8 @@ fn a_ring_without_a_kick_is_looked_at_again_and_again() {
 
 #[test]
 fn a_packed_ring_that_ended_at_its_start_goes_on_there() {
-    // After every second wrap of a packed ring, the correct base is 0. Frontends without wrap counters use this value
-    // for a new ring.
+    // The base of a packed ring that stopped at index 0 with wrap counter 0 is 0. Frontends without wrap counters also
+    // use base 0 for a new ring.
     let (mut rng, case) = (rng(), Case::layouts().find(|case| case.packed).unwrap());
     for size in [1, 5, 8] {
         let rig = ethernet();

@@ -102,7 +102,7 @@ impl GuestArgs {
     }
 }
 
-/// Returns the machine of a guest in QEMU behind a vhost-user port, with these options of its card.
+/// Returns the machine of a guest in QEMU behind a vhost-user port, whose network card has the options `options`.
 pub fn behind_port(base: &Base, options: &Options, network: Vec<String>, more: &str) -> Result<MachineConfig> {
     let device = options.device_arguments(1, BackendKind::Offramp);
     base.machine(network, &format!("{device}{more}"))
@@ -116,7 +116,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Configures a guest with these options, behind a port or behind QEMU's own backend.
+    /// Configures a guest whose network card has the options `options`, behind a port or behind QEMU's own backend.
     fn machine(&self, options: &Options) -> Result<MachineConfig> {
         let (backend, socket) = (self.args.backend, socket(&self.scratch));
         let queues = options.queue_pairs(QUEUE_PAIRS);

@@ -73,7 +73,7 @@ fn count() -> Result<Counts> {
     command.arg(benchmark).env(PORTABLE_LIBC.0, PORTABLE_LIBC.1);
     let names = program::output(command, None)?;
     let parts = fs::read_to_string(&out).doing(&out)?;
-    // The last part of the output follows the last work and is empty.
+    // The last part of the output follows the last workload and is empty.
     let totals = parts.lines().filter_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok());
     let counts: Counts = names.lines().map(str::to_owned).zip(totals).filter(|(_, total)| *total > 0).collect();
     if counts.is_empty() || counts.len() != names.lines().count() {

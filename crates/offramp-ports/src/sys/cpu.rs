@@ -18,8 +18,8 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 /// Low bits of the clock id for a thread's processor time: `CPUCLOCK_PERTHREAD_MASK` and `CPUCLOCK_SCHED`. The high
 /// bits are the complement of the thread id, shifted by three (Linux `include/linux/posix-timers_types.h`).
 const CLOCK_OF_THREAD: libc::clockid_t = 4 | 2;
-/// Largest id of a thread or process (Linux `PID_MAX_LIMIT`). A larger id would not fit into a clock id, and 0 would
-/// mean the caller.
+/// Largest id of a thread or process (Linux `PID_MAX_LIMIT`). A larger id would not fit into a clock id, and id 0 would
+/// mean the calling thread.
 const PID_MAX: i32 = 1 << 22;
 
 /// Returns the processors allowed to the calling thread, in ascending order.

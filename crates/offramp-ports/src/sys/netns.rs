@@ -67,7 +67,7 @@ impl NetNs {
         Ok(Self { fd: self.fd.try_clone()? })
     }
 
-    /// Runs `f` in the namespace on a new thread, and waits for its end. A panic of `f` propagates to the caller.
+    /// Runs `f` in the namespace on a new thread, and waits until `f` returns. A panic of `f` propagates to the caller.
     ///
     /// Sockets, TAPs and files under `/proc/sys/net` opened by `f` belong to the namespace.
     ///
@@ -93,7 +93,7 @@ impl AsFd for NetNs {
     }
 }
 
-/// Runs `f` on a new thread and waits for its end. A panic of `f` propagates to the caller.
+/// Runs `f` on a new thread and waits until `f` returns. A panic of `f` propagates to the caller.
 fn on_a_thread<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let handle = thread::Builder::new().name("ofr-helper".into()).spawn_scoped(scope, f)?;

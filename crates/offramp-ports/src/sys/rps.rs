@@ -71,7 +71,7 @@ fn with_sysfs<T: Send>(ns: &NetNs, name: &str, f: impl FnOnce(&str) -> io::Resul
 /// Mounts the current namespace's sysfs over `/sys`, visible only to the calling thread.
 fn mount_sysfs() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| SysError::new("making a mount namespace", e))?;
-    // Without this change, the mount of sysfs would propagate to every mount namespace of the same peer group.
+    // If the mounts stayed shared, the mount of sysfs would propagate to every mount namespace of the same peer group.
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)
         .map_err(|e| SysError::new("making mounts private", e))?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

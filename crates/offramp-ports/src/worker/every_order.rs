@@ -37,7 +37,8 @@ fn closed() -> PortError {
     PortError::Closed(1)
 }
 
-/// A host that ends its worker when it is polled, either at once or only after its moderation has changed.
+/// A host that ends its worker when the host is polled, either at the first poll or only after its moderation has
+/// changed.
 struct Host {
     shared: Arc<Shared>,
     ends_when_polled: bool,

@@ -350,8 +350,8 @@ impl HostPort for Sender<'_> {
 }
 
 /// Sends a header and a frame through both adapters. An arriving frame must have true metadata, and a lost frame must
-/// be counted. A header bit without meaning for a sender binds the sender to addresses; an arriving frame must have no
-/// other sender addresses. Returns the number of frames that arrived.
+/// be counted. A header bit that has no meaning for a sender selects whether the sender is bound to addresses. A frame
+/// from a bound sender must not arrive with other sender addresses. Returns the number of frames that arrived.
 pub fn vnet_frame(bytes: &[u8]) -> u64 {
     const POLLS_MAX: usize = 5000;
     let Some((header, frame)) = bytes.split_first_chunk::<HEADER_LEN>() else { return 0 };
