@@ -228,8 +228,8 @@ impl HostPort for PacketQueue {
         self.shared.accepts
     }
 
-    /// Returns false. The flag `DATA_VALID` in the vnet header would mark a checksum as verified, but a frame to be
-    /// transmitted needs a correct or a partial checksum.
+    /// Returns false. The flag `DATA_VALID` in the vnet header would mark a checksum as verified. A frame to be
+    /// transmitted, however, needs a correct or a partial checksum.
     fn honours_data_valid(&self) -> bool {
         false
     }

@@ -175,7 +175,8 @@ fn put_in_place(made: &Path, path: &Path) -> Result<(), MakeError> {
 }
 
 /// Removes the socket of a dead process. The file is renamed before the final check, because another process may just
-/// have created its own socket at the path. If the renamed file has a listener, the file gets its name back.
+/// have created its own socket at the path. If the renamed file is not the socket of a dead process, the file gets its
+/// name back.
 fn remove_dead(path: &Path, aside: &Made) -> Result<(), MakeError> {
     check_free(path)?;
     match fs::rename(path, &aside.0) {

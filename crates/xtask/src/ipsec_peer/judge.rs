@@ -8,9 +8,9 @@ use offramp_testbed::failure::{Result, failed};
 use offramp_testbed::guest::shell::Machine;
 use std::collections::BTreeMap;
 
-/// Minimum number of wire frames per hundred host frames that proves that the host has super-frames: for sent frames,
-/// and for frames received from an emulated guest. An emulated guest seldom sends frames close enough together for
-/// coalescing. A third of all frames are acknowledgements.
+/// Minimum number of wire frames per hundred host frames as proof of super-frames: for sent frames, and for frames
+/// received from an emulated guest. An emulated guest seldom sends frames close enough together for coalescing. A third
+/// of all frames are acknowledgements.
 const FRAMES_PER_HUNDRED: [(&str, u64); 2] = [("sent", 150), ("received", 102)];
 
 /// Counters of the adapter with IPsec.

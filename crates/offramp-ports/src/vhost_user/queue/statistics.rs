@@ -69,8 +69,8 @@ impl Statistics {
         }
     }
 
-    /// Counts a super-frame lost to the port's rate limit as `frames` packets, its number of frames on the wire, like
-    /// the port's own counter. A super-frame lost for lack of buffers counts as one packet.
+    /// Counts a frame lost to the port's rate limit as `frames` packets, its number of frames on the wire, like the
+    /// port's own counter. A super-frame lost for lack of buffers counts as one packet.
     pub(super) fn lost_to_limit(&mut self, frames: u64, bytes: u64) {
         self.rx_drops += frames;
         self.rx_over_limit.add(frames, bytes);

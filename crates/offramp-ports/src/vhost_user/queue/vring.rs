@@ -13,7 +13,7 @@ use offramp_virtio::vring::{Vring, VringSetup};
 /// refill a ring before half of its buffers are used (Linux: after 32 of 256), so this limit applies only to a sleeping
 /// guest.
 pub(super) const RECEIVE_GUARD_PART: u16 = 2;
-/// Divisor of the transmit ring's size: when size / divisor frames were returned since the last notification, a guest
+/// Divisor of the transmit ring's size. When size / divisor frames were returned since the last notification, a guest
 /// that needs a notification gets one, regardless of the moderation. A driver whose ring is full stops, and requests
 /// one notification for most of the ring (Linux: three quarters). The port can send the ring's remaining frames before
 /// the driver resumes. A frame can use several descriptors, so a full ring can hold fewer frames than descriptors.
