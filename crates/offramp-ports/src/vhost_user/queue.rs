@@ -89,7 +89,8 @@ impl VhostQueue {
         self.state.deliver(meta, frame, hash)
     }
 
-    /// Delivers a frame to a guest with a filter or hashes. Not inlined, to keep the code path of other guests short.
+    /// Delivers a frame to a guest with a filter or hashes. Not inlined, to keep the code path of guests without filter
+    /// and hashes short.
     #[inline(never)]
     fn deliver_inspected(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let wants_hash = self.rss().filter(|_| self.state.reports_hashes());

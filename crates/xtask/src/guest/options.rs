@@ -256,8 +256,8 @@ impl Options {
     /// Checks the queues in sysfs against the number of queue pairs.
     pub fn check_queues(&self, names: &str, pairs: u16) -> Vec<String> {
         let count = |kind: &str| names.split_whitespace().filter(|name| name.starts_with(kind)).count();
-        // A kernel for one processor lists no receive queues, because RPS needs several processors. Use the equal
-        // number of transmit queues.
+        // A kernel for one processor lists no receive queues, because RPS needs several processors. Use the number of
+        // transmit queues, which equals the number of receive queues.
         let found = Some(count("rx-")).filter(|found| *found > 0).unwrap_or_else(|| count("tx-"));
         let expected = usize::from(self.queue_pairs(pairs));
         if found == expected { Vec::new() } else { vec![format!("{found} queue pairs, expected {expected}")] }

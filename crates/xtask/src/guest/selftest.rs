@@ -298,8 +298,8 @@ fn wait_for_sockets(test: &Test, receiver: &mut Program) -> Result<()> {
     failed(format!("the receiver opened no sockets within {READY_TIMEOUT:?}{}", receiver.tail()))
 }
 
-/// Returns whether a receiver is ready, according to the tables of its namespace. As its last step, `csum` opens its
-/// UDP socket, and `gro` binds its only socket.
+/// Returns whether a receiver is ready, according to the socket tables of the receiver's namespace. As its last step,
+/// `csum` opens its UDP socket, and `gro` binds its only socket.
 fn has_sockets(test: &Test, net: &Path) -> bool {
     let read = |file: &str| fs::read_to_string(net.join(file)).unwrap_or_default();
     if test.program == "csum" {

@@ -111,7 +111,7 @@ impl Device {
     }
 
     /// Applies the guest's settings and the frontend's enabled states to data rings. All requests are sent before the
-    /// first wait, so that a thread with several rings is woken once. Returns the rings that answered in time.
+    /// first wait, so that a thread with several rings is woken once. Returns the rings whose threads answered in time.
     fn follow(&self, vrings: &[usize], settings: &Settings) -> Vec<usize> {
         let ask =
             |vring: &usize| self.work_to_follow(*vring, settings).and_then(|(queue, work)| queue.begin(work).ok());
