@@ -47,8 +47,8 @@ const POINTS: &str = "points";
 pub enum Kind {
     /// Numbers of the profile were fitted to this row, or to another row with the same figure.
     Fitted,
-    /// A number without a published value decides the row. The number was chosen with this row or a similar row in
-    /// view.
+    /// The row's result depends on a number without a published value. The number was chosen with knowledge of this
+    /// row's or a similar row's published result.
     Chosen,
     /// No number was fitted to the row, or chosen for the row.
     #[default]
@@ -123,9 +123,9 @@ impl Row {
 pub struct Table {
     /// All rows, in order of cases.
     pub rows: Vec<Row>,
-    /// Fitted numbers of the cases' systems.
+    /// Numbers in the profiles of the cases' systems that were fitted to rows of claims.
     pub fitted_numbers: Vec<FittedNumber>,
-    /// Chosen numbers of the cases' systems.
+    /// Numbers in the profiles of the cases' systems that were chosen with knowledge of rows of claims.
     pub chosen_numbers: Vec<FittedNumber>,
     /// Number of rows with kind [`Kind::Fitted`].
     pub fitted_rows: usize,
@@ -211,8 +211,8 @@ pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool, samples: usize) -> Resul
     Ok(Table::new(rows, cases))
 }
 
-/// Returns the lowest and highest figure of each row over all samples and the nominal run. `None` for a row without
-/// intervals.
+/// Returns the lowest and highest figure of each row over all samples and the nominal run. `None` for a row whose runs
+/// have no number with an interval.
 fn intervals(engine: &Engine, specs: &[(&Case, &RowSpec)], samples: usize) -> Vec<Option<[String; 2]>> {
     let rows = specs.iter().enumerate().filter(|(_, (case, spec))| spec.metric.is_some() && has_intervals(case));
     // The last index is the nominal run.

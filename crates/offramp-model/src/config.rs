@@ -306,8 +306,8 @@ pub struct WorkloadConfig {
     pub rate_bps: u64,
     pub rpc_size: u64,
     pub rpc_outstanding: u64,
-    /// `true` if all NFS calls are sent at once, after all previous calls are answered. `false` if each answer triggers
-    /// only one call.
+    /// `true` if all NFS calls are sent at once, after the process has read all previous replies. `false` if each reply
+    /// that the process has read triggers one call.
     #[serde(skip)]
     pub rpc_in_rounds: bool,
     pub rpc_timer: Span,

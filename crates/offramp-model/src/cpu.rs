@@ -29,7 +29,7 @@ struct Job<J> {
 pub struct Completion {
     /// Time of the completion.
     pub at: Time,
-    /// Serial number for [`Cpu::complete`]. A job started later invalidates the number.
+    /// Serial number for [`Cpu::complete`]. Once another job starts, the number is invalid.
     pub generation: u64,
 }
 

@@ -253,7 +253,7 @@ impl Profile {
     }
 
     /// Sets a parameter from a user's text. Examples for `bus.clock`: the value `13.4MHz`, or the interval
-    /// `8MHz..13.4MHz`. The value of an interval is its middle.
+    /// `8MHz..13.4MHz`. For an interval, the parameter's value is the middle of the interval.
     ///
     /// # Errors
     /// Returns an error if the parameter is unknown, or if its value is invalid, or inconsistent with other values.
@@ -415,8 +415,8 @@ fn known(file: &str, name: &str) -> Result<&'static Key, ProfileError> {
     schema::known(name).map_err(|why| key_error(file, name, why))
 }
 
-/// Parses a user's text. Returns the value and, for an interval, both ends of the interval. The value of an interval is
-/// its middle.
+/// Parses a user's text. Returns the value and, for an interval, both ends of the interval. For an interval, the
+/// parameter's value is the middle of the interval.
 fn parsed(key: &Key, text: &str) -> Result<(u64, Option<[u64; 2]>), String> {
     let Some((low, high)) = text.split_once("..") else { return Ok((key.parse(text)?, None)) };
     if matches!(key.dimension, Dimension::Choice(_)) {

@@ -17,12 +17,13 @@ const TRANSPORT_AT: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
 const UDP_CHECKSUM_AT: u16 = 6;
 /// Payload of a fragment at an MTU of 1500, bytes. RFC 791 requires a multiple of 8.
 const FRAGMENT_PAYLOAD_LEN: u16 = 1480;
-/// Length of the headers before the data in the reply to an NFS read, bytes. RPC has 24 bytes (RFC 1057 8: xid, type,
-/// status, an empty verifier, acceptance). NFS has 76 bytes (RFC 1094 2.2.7: status, 17 words of attributes, length).
+/// Length of the headers before the data in the reply to an NFS read, bytes. The RPC header has 24 bytes (RFC 1057 8:
+/// xid, type, status, an empty verifier, acceptance). The NFS result before the data has 76 bytes (RFC 1094 2.2.7:
+/// status, 17 words of attributes, length).
 pub const REPLY_HEADER_LEN: usize = 100;
 /// Length of a request's frame without FCS, bytes: 42 of headers, 24 of an RPC call, 60 of credentials, 44 of NFS. The
-/// credentials are a Unix credential with a few groups, and an empty verifier. NFS has a file handle, offset, count and
-/// total count (RFC 1094 2.2.7).
+/// credentials are a Unix credential with a few groups, and an empty verifier. The NFS arguments are a file handle,
+/// offset, count and total count (RFC 1094 2.2.7).
 pub const REQUEST_FRAME_LEN: u64 = 170;
 
 /// Returns the lengths, without FCS, of the frames of a reply to a read of `size` bytes.

@@ -352,8 +352,8 @@ impl Simulation {
     }
 }
 
-/// Returns the direction of each connection: `true` if data flow to the host. For exchanges, the requests decide the
-/// direction.
+/// Returns the direction of each connection: `true` if data flow to the host. For requests and responses, data flow in
+/// the direction of the requests.
 fn directions(config: &Config) -> Vec<bool> {
     if let Some(exchange) = config.workload.exchange {
         let [of_peer, of_host] = exchange.flows.map(|flows| flows as usize);

@@ -184,7 +184,8 @@ impl Sweep {
     }
 
     /// Runs all points except those in `done`, on `threads` threads. `on_row` is called for each new row. Once `on_row`
-    /// returns `false`, no further point begins. Returns the old and the new rows, in order of points.
+    /// returns `false`, no further point begins. Returns the rows of all points, both from `done` and from this call,
+    /// in order of points.
     ///
     /// # Errors
     /// Fails like [`Self::points`].

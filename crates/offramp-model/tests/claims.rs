@@ -68,7 +68,7 @@ fn only_the_rows_that_are_meant_to_be_are_fitted() {
     assert_eq!(names(&TABLE.fitted_numbers), expected);
     assert_eq!(names(&TABLE.chosen_numbers), ["host.checksum_time", "host.interrupt_time", "host.poll_interval"]);
     for name in TABLE.fitted_numbers.iter().chain(&TABLE.chosen_numbers).flat_map(|number| &number.rows) {
-        // tecCHANNEL's measurement of a bridge is not a claim.
+        // One number is fitted to tecCHANNEL's measurement of a bridge, which is not a row of the claims.
         let is_known = name == "bursts of 24 data phases" || TABLE.rows.iter().any(|row| is_named(row, name));
         assert!(is_known, "{name}");
     }
@@ -79,7 +79,7 @@ fn the_rows_are_counted_by_kind_and_each_figure_that_is_met_once() {
     let chosen: Vec<_> = TABLE.rows.iter().filter(|row| row.kind == Kind::Chosen).map(|row| row.id.as_str()).collect();
     assert_eq!(chosen, ["M2", "M2", "R1", "R2", "R3", "R4", "R6", "R7", "R7", "R9", "R12", "I17"]);
     assert_eq!(TABLE.chosen_rows, chosen.len());
-    // Two figures of I7, two of H1 under either explanation, and one of M20.
+    // The figures met are two of I7, two of H1 under either explanation, and one of M20.
     assert_eq!(TABLE.predicted_figures_met, 5);
     assert!(TABLE.predicted_figures > TABLE.predicted_figures_met, "misses are figures, too");
 }

@@ -61,7 +61,7 @@ fn the_engine_s_numbers_are_those_of_the_rows_that_they_are_fitted_to() {
 #[test]
 fn an_iommu_whose_cache_is_too_small_bounds_small_reads_and_spares_large_ones() {
     // The measured curve bends at 64 entries of 4 KiB. The walk time of 330 ns is from the paper. The number of walkers
-    // is fitted to the last figure. All other figures with page walks are predictions.
+    // is fitted to the rate with the largest window. The model predicts the other rates with page walks.
     let with = |window_kib| {
         let window_len = window_kib << 10;
         let iommu = Iommu { entries: 64, page_len: 4096, window_len, walk_time: Span::ns(330), walkers: 6 };

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A case with several runs names each run in `[run]`. The top-level keys are the defaults for all runs. `[figure]`
-//! names expressions over runs. The keys `metric` and `holds` of a row are expressions over runs and figures. The texts
-//! of a row are templates over the names of runs and figures.
+//! defines named expressions over the metrics of runs. The keys `metric` and `holds` of a row are expressions over runs
+//! and figures. The texts of a row are templates over the names of runs and figures.
 
 use super::Kind;
 use crate::config::Workload;
@@ -231,7 +231,8 @@ pub(super) enum Variation {
 }
 
 impl Variation {
-    /// Returns the varied profile, and a name for the variation. `None` if the variation changes nothing.
+    /// Returns the varied profile, and a name for the variation. `None` if the variation changes no parameter, or gives
+    /// an invalid profile.
     fn of(self, profile: &Profile) -> Option<(Profile, String)> {
         let mut varied = profile.clone();
         match self {

@@ -82,8 +82,8 @@ impl Fields<'_> {
         self.0.word(name) == "on"
     }
 
-    /// Returns a scaled processor time, in picoseconds or in femtoseconds per byte. The scaling is the same for both
-    /// units.
+    /// Returns a scaled processor time, in picoseconds or in femtoseconds per byte. The factor `host.cost_scale`
+    /// applies to both units alike.
     fn cost(&self, name: &str) -> Span {
         self.time(name).scaled_ppm(self.0.value("host.cost_scale"))
     }

@@ -15,8 +15,8 @@ pub enum Tag {
     Derived,
     /// Fitted to the rows of claims in [`Quantity::fitted_to`]. These rows are then no predictions.
     Fitted,
-    /// Unknown, and chosen with the rows of claims in [`Quantity::fitted_to`] in view. No result that depends on this
-    /// number is a prediction.
+    /// Unknown, and chosen with knowledge of the published results of the rows in [`Quantity::fitted_to`]. No result
+    /// that depends on this number is a prediction.
     Chosen,
     /// Unknown, and assumed for the reason in [`Quantity::source`].
     #[default]

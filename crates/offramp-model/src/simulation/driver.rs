@@ -295,7 +295,7 @@ impl Simulation {
     }
 
     /// Removes from `batch` the aggregates to hold for further segments, and returns these aggregates. An aggregate is
-    /// held if it is its connection's last aggregate, has room, and began in the current tick.
+    /// held if it is the last aggregate of its connection in `batch`, has room, and began in the current tick.
     fn hold(&self, batch: &mut Vec<Aggregate>) -> Vec<Aggregate> {
         let segments_max = self.config.adapter.segments_max;
         let last_of = |flow| batch.iter().rposition(|of| of.frame.flow() == flow);

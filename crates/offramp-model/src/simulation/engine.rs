@@ -21,13 +21,13 @@ pub(super) struct Busy {
     booked: Span,
     /// Start and end of bookings that had not ended at the time of the last booking, in order.
     pending: VecDeque<(Time, Time)>,
-    /// Start of the measured time. A booking can begin before this time: the transfer of an arriving frame starts
+    /// Start of the measured time. A booking can begin before `counts_from`: the transfer of an arriving frame starts
     /// during the arrival, but is booked after the arrival.
     counts_from: Time,
 }
 
 impl Busy {
-    /// Starts the measured time at `now`. Later bookings count only from `now` on.
+    /// Starts the measured time at `now`. A booking made later counts only for its time after `now`.
     pub(super) fn count_from(&mut self, now: Time) {
         self.counts_from = now;
     }
@@ -129,14 +129,14 @@ impl Descriptors {
         Self { count, len: descriptor, fetch: descriptor_fetch, write_back: descriptor_write_back }
     }
 
-    /// Returns the time of these descriptors on PCI. A transaction fetches or writes back several descriptors, so each
-    /// descriptor counts for its share.
+    /// Returns the bus time on PCI to fetch and write back the descriptors of one frame. A transaction fetches or
+    /// writes back several descriptors, so each descriptor counts for its share.
     fn on_pci(&self, pci: &Pci) -> Span {
         let share = |command, batch: u64| Span(pci.time(command, self.len * batch).times(self.count).0 / batch);
         share(Command::ReadMultiple, self.fetch) + share(Command::Write, self.write_back)
     }
 
-    /// Adds the share of the descriptor transactions on PCI-X to the transfer of a frame.
+    /// Adds a frame's share of the descriptor transactions on PCI-X to the times of the frame's transfer.
     fn beside_on_pcix(&self, pcix: &PciX, frame: pcix::Use) -> pcix::Use {
         let share = |used: pcix::Use, batch: u64| Span(used.bus.times(self.count).0 / batch);
         let fetched = share(pcix.read(self.len * self.fetch), self.fetch);
@@ -144,7 +144,8 @@ impl Descriptors {
         pcix::Use { bus: frame.bus + fetched + written, ..frame }
     }
 
-    /// Returns the share of the descriptor transactions on PCI Express, and of the driver's register write per batch.
+    /// Returns one frame's share of the resource times on PCI Express: for descriptor reads and writes, and for the
+    /// driver's register write per batch.
     fn on_pcie(&self, pcie: &Pcie) -> Use {
         let share = |used: Use, batch: u64| {
             let part = |span: Span| Span(span.times(self.count).0 / batch);

@@ -84,7 +84,7 @@ pub(super) enum Place {
     OutputQueue,
 }
 
-/// Queues of the host for raw frames.
+/// A queue in which a raw frame waits in the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     /// Receive memory: from arrival until the driver has read the frame.
@@ -98,14 +98,15 @@ pub(super) enum Queue {
 /// Display names of the queues, in order.
 const QUEUES: [&str; 3] = ["ring", "backlog", "output queue"];
 
-/// A class of equal exchanges.
+/// A class of exchanges with equal frame lengths.
 #[derive(Debug)]
 struct Kind {
     /// Relative frequency of this class.
     weight: u64,
     /// Frame lengths of a request, and of a response, bytes.
     frames: [Vec<u64>; 2],
-    /// Number of bytes counted per completed exchange.
+    /// Number of bytes that a completed exchange adds to the throughput: payload of both messages, or length of the raw
+    /// frame.
     bytes: u64,
 }
 
@@ -190,7 +191,7 @@ pub(super) struct Exchanges {
     pub(super) arrived: [u64; 2],
     /// Number of bytes in the socket's receive buffer, including overhead.
     pub(super) socket_len: u64,
-    /// Number of messages with unfinished work of the host's process.
+    /// Number of messages on which the host's process has not finished its work.
     pub(super) unsent: u64,
     under_way: Occupancy,
     /// Number of outstanding exchanges at the start of the measured time.
@@ -298,7 +299,7 @@ impl Exchanges {
         let slot = self.free.pop().unwrap_or(self.slots.len());
         let [of_peer, of_host] = self.config.flows;
         let turn = &mut self.turn[usize::from(from_host)];
-        // Flows of the host are numbered after flows of the peer.
+        // Flows with requests from the host are numbered after flows with requests from the peer.
         let flow = if from_host { of_peer + *turn % of_host } else { *turn % of_peer } as usize;
         (*turn, self.begun) = (*turn + 1, self.begun + 1);
         let message = Message { slot, number: self.begun, attempt: 0, flow, from_host, is_response: false };
@@ -312,7 +313,8 @@ impl Exchanges {
         Some(message)
     }
 
-    /// Completes an exchange, and returns its number of payload bytes. `None` if the exchange has ended before.
+    /// Completes an exchange, and returns the number of bytes that the exchange adds to the throughput. `None` if the
+    /// exchange has ended before.
     pub(super) fn finish(&mut self, now: Time, message: Message) -> Option<u64> {
         let of = self.of(message).copied()?;
         self.latencies.saturating_record(now.since(of.due).whole_ns());

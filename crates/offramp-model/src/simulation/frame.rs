@@ -33,7 +33,7 @@ pub(super) struct Frame {
     /// Length without FCS, bytes.
     pub(super) len: u64,
     pub(super) content: Content,
-    /// `true` for the last frame of a send. Only the last segment of a super-frame completes its send.
+    /// `true` for the last frame of a send. For a super-frame, only the last segment completes the send.
     pub(super) completes: bool,
 }
 

@@ -83,8 +83,9 @@ impl Simulation {
         self.wake_reader(flow);
     }
 
-    /// Returns whether the stack drops a valid segment because the adapter marks its checksum as bad. With a capture or
-    /// without checksum offload, the stack verifies the checksum itself.
+    /// Returns whether the stack drops a valid segment because the adapter marks its checksum as bad. While a packet
+    /// capture runs, or without checksum offload, the stack verifies the checksum itself, and never drops such a
+    /// segment.
     fn is_refused(&self, start: u64) -> bool {
         let every = self.config.adapter.engine.verdict_fault;
         let believes = self.config.host.costs.checksum_fs_per_byte == 0 && !self.config.host.captures;

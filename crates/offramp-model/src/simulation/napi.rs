@@ -14,7 +14,8 @@ use super::state::{Event, Job, Simulation};
 use crate::cpu::Priority;
 use crate::time::{PICOSECONDS_PER_MICROSECOND, Span, Time};
 
-/// Tick of Linux' clock at `CONFIG_HZ=1000`, picoseconds. Aggregates of an earlier tick are passed to the stack.
+/// Tick of Linux' clock at `CONFIG_HZ=1000`, picoseconds. An aggregate begun in an earlier tick is passed to the stack
+/// instead of being held.
 const JIFFY_PS: u64 = 1000 * PICOSECONDS_PER_MICROSECOND;
 
 impl Simulation {
@@ -76,7 +77,8 @@ impl Simulation {
         let polls = &mut self.polls[self.deciding.unwrap_or_default()];
         let driver = &mut self.drivers[queue];
         let found = driver.napi.found;
-        // With a weight, a poll with fewer frames is complete, even if further frames have arrived.
+        // With `host.poll_weight`, a poll that found fewer frames than the weight is complete, even if further frames
+        // have arrived.
         let has_weight = poll.weight < usize::MAX;
         let goes_on = if has_weight { found == len_max } else { poll.budget < usize::MAX };
         if goes_on && driver.memory.first().is_some() {

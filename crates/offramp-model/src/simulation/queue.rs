@@ -20,7 +20,8 @@ pub(super) struct Driver {
     pub(super) completion_moderator: Option<Moderator>,
     /// Time of the scheduled check of the moderator.
     pub(super) moderation_at: Option<Time>,
-    /// `true` while the handler or its deferred part runs. The queue has no further interrupt during this time.
+    /// `true` while the handler or its deferred part runs. Until both have ended, the queue raises no further
+    /// interrupt.
     pub(super) is_active: bool,
     /// `true` while a batch started by the polling timer is in progress.
     pub(super) is_polling: bool,
@@ -30,7 +31,7 @@ pub(super) struct Driver {
     pub(super) interrupted_at: Time,
     /// Accumulated cost of the current interrupt, if the moderator measures this interrupt.
     pub(super) handling: Option<Handling>,
-    /// Frames to pass to the stack, in reverse order.
+    /// Frames to pass to the stack, the first frame at the end.
     pub(super) batch: Vec<Aggregate>,
     /// Aggregates that GRO holds for further segments (`host.gro_flush_timeout`).
     pub(super) held: Vec<Aggregate>,
@@ -75,8 +76,8 @@ impl Aggregate {
         is_open && self.frame.len + more <= COALESCED_LEN_MAX
     }
 
-    /// Appends `next` if its data follow directly, and are no longer than the first segment. Returns whether `next` was
-    /// appended.
+    /// Appends `next` if its data follow directly on the data of this aggregate, and are no longer than the first
+    /// segment. Returns whether `next` was appended.
     pub(super) fn append(&mut self, next: &Self, segments_max: u64) -> bool {
         let Content::Segment { start: next_start, len: next_len, .. } = next.frame.content else { return false };
         let fits = next.segments == 1 && next_len <= self.piece && self.has_room(next_len, segments_max);
@@ -202,7 +203,8 @@ pub(super) struct Napi {
     pub(super) found: usize,
     /// Remaining number of polls without a frame, before interrupts are enabled.
     pub(super) deferrals_left: u64,
-    /// Time at which the timer starts a poll. Until this time, interrupts can be on or off.
+    /// Time at which the timer starts a poll; `None` without a scheduled poll. Before `timer_at`, interrupts can be
+    /// enabled or disabled.
     pub(super) timer_at: Option<Time>,
     /// `true` if interrupts are off and no poll is in progress.
     pub(super) is_waiting: bool,
@@ -210,7 +212,7 @@ pub(super) struct Napi {
     pub(super) polled_on: Option<usize>,
 }
 
-/// Polls by the softirqs of one processor.
+/// State of the polls that the softirqs of one processor run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Polls {
     /// Number of queues with an incomplete poll.
@@ -224,7 +226,7 @@ pub(super) struct Polls {
 /// Maximum length of a coalesced frame, bytes: the longest IP packet and an Ethernet header.
 const COALESCED_LEN_MAX: u64 = 65_535 + 14;
 
-/// Coalesces consecutive segments of a connection like the adapter's own code ([`offramp_offload::coalesce`]). An
+/// Coalesces consecutive segments of a connection as the adapter's own code does ([`offramp_offload::coalesce`]). An
 /// aggregate has at most `segments_max` segments and the length of one IP packet. All segments have the length of the
 /// first segment, except for a shorter last segment.
 pub(super) fn coalesce(batch: &mut Vec<Aggregate>, segments_max: u64) {

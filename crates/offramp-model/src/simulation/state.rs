@@ -162,7 +162,8 @@ pub(super) struct Flow {
     pub(super) write_at: Option<Time>,
 }
 
-/// An adapter of the host, with its link and the stations at both ends. `drivers` has the queue pairs.
+/// An adapter of the host, with its link and the stations at both ends. The adapter's queue pairs are in `drivers` of
+/// [`Simulation`].
 #[derive(Debug)]
 pub(super) struct Adapter {
     pub(super) dma: Dma,
@@ -262,8 +263,8 @@ impl Simulation {
         if let Owner::Queue(queue) = job.owner() { self.drivers[queue].turn } else { self.interrupt_turn }
     }
 
-    /// Returns the queue that causes a job. A job without a queue belongs to the first queue, so interrupts are masked
-    /// on the first processor.
+    /// Returns the queue that causes a job. A job without an owner, such as [`Job::Mask`], counts as a job of the first
+    /// queue. Interrupts are thus masked on the first processor.
     fn queue_of(&self, job: &Job) -> usize {
         match job.owner() {
             Owner::Queue(queue) => queue,

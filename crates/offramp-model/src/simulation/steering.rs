@@ -41,10 +41,11 @@ pub(super) struct Steering {
 }
 
 impl Steering {
-    /// The queue for UDP sends. The only sending process uses the first queue.
+    /// The queue for UDP sends. Only one process sends datagrams, and this process uses the first queue.
     pub(super) const OF_DATAGRAMS: usize = FIRST;
 
-    /// Assigns queues to connections and to `calls` calls. `directions` has `true` for a connection to the host.
+    /// Assigns queues to connections and to `calls` calls. `directions` has one element per connection: `true` if data
+    /// flow to the host.
     pub(super) fn new(config: &Config, directions: &[bool], calls: usize) -> Self {
         let (of_flows, of_replies) = queues(config, directions);
         let each = if calls > 0 { vec![of_replies; calls] } else { of_flows.clone() };

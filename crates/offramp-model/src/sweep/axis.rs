@@ -52,8 +52,8 @@ impl Axis {
         Ok(Self { key, values: values.map_err(wrong)? })
     }
 
-    /// Parses an axis like [`Self::parse`]. A name without values, such as `host.wake_time` or `host.wake_time/5`,
-    /// selects the parameter's interval in the profile.
+    /// Parses an axis, in the same formats as [`Self::parse`]. A name without values, such as `host.wake_time` or
+    /// `host.wake_time/5`, selects the parameter's interval in the profile.
     ///
     /// # Errors
     /// Fails like [`Self::parse`], and if the profile has no interval for the parameter.

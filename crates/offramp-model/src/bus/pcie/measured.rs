@@ -4,8 +4,8 @@
 //! All hosts had the same adapter, so the four parameters of the adapter in the model are the same for all hosts. The
 //! four parameters were fitted to the measurements of [`E5`]. The rates with transfers of 64 bytes determine the number
 //! of outstanding reads and the interval between writes. The rates with transfers of 128 bytes determine the engine's
-//! time per read and per write. The read latency of each host was measured separately. All other modelled rates are
-//! predictions.
+//! time per read and per write. The read latency of each host was measured separately. The rates at all other transfer
+//! sizes, and of all other hosts, are predictions of the model.
 
 use super::{Pcie, payload_bps};
 use crate::bus::{Bus, Transfers};
