@@ -33,7 +33,7 @@ use vhost_common::{Rig, RigConfig};
 
 /// Number of rounds. A round has a sample of every policy, and the report shows the median of each figure. The p99 of a
 /// sample depends on eight late requests, and the machine sometimes pauses for a millisecond. With half as many rounds,
-/// the ratio of two p99 would be known to within a half at best.
+/// the uncertainty of the ratio of two p99 would be at least 50 %.
 const ROUNDS: usize = 60;
 const SAMPLE: Duration = Duration::from_millis(200);
 const RATE_BPS: u64 = 1_000_000_000;

@@ -24,9 +24,9 @@
 //! ```
 //!
 //! Least squares derive the costs of the receive-only host from three variants, and the checksum cost from
-//! `rx-checksum`. The model predicts two more variants. The shared processor limits the throughput in this experiment,
-//! so the processor time per byte of the shared processor equals the time between two bytes. The work of the shared
-//! processor is split like the adapters' work.
+//! `rx-checksum`. The model predicts two more variants of `receiver`. The shared processor limits the throughput of
+//! `receiver`, so the processor time per byte of the shared processor equals the time between two bytes. The cost of
+//! the shared processor is split into a cost per byte, per frame and per hand-over, like the cost of the adapters.
 //!
 //! A request also waits until processes run, and until the adapters' thread detects a due interrupt. Single small
 //! requests without moderation measure the wait for a process: a minimum, and an exponentially distributed part. Single
@@ -83,7 +83,7 @@ impl Calibration {
         let costs = Costs::learn(Samples { experiments, round: None })?;
         let samples = experiments.iter().flat_map(|of| &of.variants).flat_map(|of| &of.samples);
         let rounds = samples.map(|sample| sample.round + 1).max().unwrap_or(0);
-        // A round with an empty sample gives no separate costs.
+        // No costs can be derived from a round in which a sample lacks data, so such a round is omitted.
         let rounds = (0..rounds).filter_map(|round| Costs::learn(Samples { experiments, round: Some(round) }).ok());
         Ok(Self { costs, rounds: rounds.collect() })
     }

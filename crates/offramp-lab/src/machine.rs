@@ -7,7 +7,7 @@ use offramp_testbed::guest::CPUS;
 use offramp_testbed::guest::Guests;
 use offramp_testbed::rig::Placement;
 
-/// Describes this machine for a run on an existing interface. Such a run has no offramp adapter.
+/// Describes this machine for a run on an existing interface. A run on an existing interface has no offramp adapter.
 pub fn describe_device() -> Machine {
     Machine {
         host_cpus: cpu::online(),

@@ -92,7 +92,8 @@ pub struct Plan {
     pub compared: Vec<String>,
     /// Bounds for every variant except the base.
     pub bounds: Vec<Bound>,
-    /// `true` if the experiment runs only by name. A default run omits such experiments, to end within 90 s.
+    /// `true` if the experiment runs only by name. A default run omits the experiments that run only by name, to end
+    /// within 90 s.
     pub on_request: bool,
     /// Name of the experiment's group, if any.
     pub group: Option<String>,
@@ -108,8 +109,8 @@ impl Plan {
         claims::all().iter().filter(|claim| claim.lab.iter().any(bears_on)).map(|claim| claim.id.as_str()).collect()
     }
 
-    /// Returns true if round trips are measured after each sample. Experiments on request must end soon, and measure
-    /// latencies in their own traffic, so the additional round trips are omitted.
+    /// Returns true if round trips are measured after each sample. Experiments with `on_request` must end soon, and
+    /// measure latencies in their own traffic, so round trips are omitted after their samples.
     pub fn has_round_trips(&self) -> bool {
         !self.on_request
     }

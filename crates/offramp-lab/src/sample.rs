@@ -54,7 +54,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // The child may have exited before.
+        // The child process can have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -68,7 +68,7 @@ struct Reading {
     idle_ns: Vec<(usize, u64)>,
     adapter_ns: u64,
     counts: Counts,
-    /// Counters of the serving host's adapter only.
+    /// Counters of the serving host's adapter only, unlike `counts`.
     server_counts: Counts,
     program_lost: u64,
     guest: Option<GuestReading>,
@@ -327,7 +327,7 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let guests = start.guest.as_ref().zip(end.guest.as_ref());
     let process_s = guests.map(|(start, end)| end.process_ns.saturating_sub(start.process_ns) as f64 / NANOSECONDS);
     let of_hosts = match adapter_cpu_s {
-        // With a guest, only host A's work counts, measured as the guest's processes.
+        // With a guest, only host A's processor time counts, measured as the processor time of the guest's processes.
         Some(_) if process_s.is_some() => None,
         // Only the serving host's work counts. If the receive work of the serving host runs on other processors, the
         // time of this work cannot be attributed.

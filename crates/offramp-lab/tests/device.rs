@@ -27,7 +27,8 @@ const PEER: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 2);
 const NAMED: &str = "va";
 const BESIDE: &str = "vbeside";
 const FAR: &str = "vb";
-/// Environment variable that makes the test binary, started as a child, perform the run to be killed.
+/// Environment variable with the state directory. With this variable, the test binary performs the lab run that another
+/// test kills.
 const CHILD_STATE_DIR: &str = "OFFRAMP_TEST_DEVICE_STATE_DIR";
 /// Time limit of a test.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -184,7 +185,7 @@ impl Settings {
     }
 }
 
-/// Starts this test binary in the calling thread's namespace, as the run to be killed.
+/// Starts this test binary in the calling thread's namespace. The child performs the lab run that the test then kills.
 fn spawn_run(dir: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_run_that_is_to_be_killed", "--ignored"])
@@ -265,8 +266,8 @@ fn a_run_that_is_stopped_puts_everything_back() {
     let mut switched = 0;
     let host = lab.host.try_clone().unwrap();
     let outcome = lab.run_and_hear(&lab.config(&["tso"]), &stop, &mut |line| {
-        // Each progress line is printed before the sample that the line names. At the second line, the first sample has
-        // already switched a feature.
+        // Each progress line is printed before the sample that the line names. When the line of the second sample is
+        // printed, the first sample has already switched a feature.
         if line.starts_with("tso 2/") {
             switched += usize::from(host.run(|| Settings::read(NAMED)).unwrap() != named);
             stop.store(true, Ordering::Relaxed);

@@ -15,8 +15,8 @@ pub enum Role {
 /// The placement of threads: one processor per role, kept awake, or the choice of the kernel and the hypervisor.
 ///
 /// Without a fixed placement, a hypervisor can deschedule a halted processor, and resume the processor late. The kernel
-/// can wake a thread on the waker's processor or on a sleeping processor. Both effects vary from second to second, by
-/// more than the bounds of moderation.
+/// can wake a thread on the waker's processor or on a sleeping processor. The delays by the hypervisor and by the
+/// kernel vary from second to second, by more than the bounds set for the moderation.
 #[derive(Debug)]
 pub struct Placement {
     /// Processors in order of [`Role`]. The guests share a processor if the machine has only two.

@@ -17,7 +17,7 @@ const COLUMNS: [(&str, Column); 5] = [
     ("calls/frame", |sample| sample.calls_per_frame),
 ];
 
-/// A limit on the ratio of a bound contender to another contender.
+/// A limit on the ratio of a contender to the contender with which a bound compares it.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     AtMost(f64),

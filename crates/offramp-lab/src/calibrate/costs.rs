@@ -63,7 +63,7 @@ named_costs! {
         /// Costs of a receive-only host. `None` if the system cannot move the receive work of a host to the host's
         /// processor, or has no second processor.
         receiver: ReceiverCosts,
-        /// Waits of a request in addition to the time of its work; `None` if not measured.
+        /// Times that a request waits, in addition to the time of the work for the request; `None` if not measured.
         waits: Waits,
     }
 }
@@ -73,9 +73,9 @@ named_costs! {
 pub(super) struct HandOvers {
     /// Hand-overs to a host, including acknowledgements.
     pub(super) up: f64,
-    /// Hand-overs from a host: only data with LSO, otherwise data and acknowledgements.
+    /// Hand-overs from a host: with LSO, only of data; without LSO, of data and acknowledgements.
     pub(super) down: f64,
-    /// Acknowledgements from a host that `down` does not count.
+    /// Hand-overs of acknowledgements from a host that are not included in `down`.
     pub(super) acks: f64,
     /// Length of a super-frame, bytes.
     pub(super) chunk_len: f64,
@@ -139,8 +139,8 @@ impl Costs {
         }
     }
 
-    /// Returns the time of the work and the delay of a small request and its response, as charged by the model,
-    /// nanoseconds.
+    /// Returns the time of the work for a small request and its response, with the delay of the link, as charged by the
+    /// model, nanoseconds.
     pub(super) fn round_trip_ns(&self, setup: &Setup) -> f64 {
         let received_ns = self.receiver.map_or(0.0, |of| of.hand_over_ns);
         2.0 * LINK_DELAY_NS + received_ns + self.send_ns * self.frames_per_segment + self.engine_ns(setup)

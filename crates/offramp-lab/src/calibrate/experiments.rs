@@ -8,21 +8,21 @@ use offramp_testbed::traffic::Amount;
 /// Variants from which the costs of bytes and frames are derived.
 pub(super) const LEARNED: [(&str, &str); 6] =
     [("lso", "off"), LARGE_SENDS, UNCOALESCED, ("rsc", "on"), ("rx-checksum", "on"), ("jumbo", "MTU 9000")];
-/// Variant that gives the lengths of super-frames and coalesced frames.
+/// Variant from which the lengths of super-frames and coalesced frames are derived.
 pub(super) const LARGE_SENDS: (&str, &str) = ("lso", "on");
-/// Variant that gives the number of frames on the link per segment.
+/// Variant from which the number of frames on the link per segment is derived.
 pub(super) const UNCOALESCED: (&str, &str) = ("rsc", "off");
-/// Experiment whose variants `off` and `on` give the cost of a checksum on sending.
+/// Experiment whose variants `off` and `on` give the cost of computing the checksum of sent data.
 pub(super) const CHECKSUM_SENT: &str = "tx-checksum";
-/// Experiment whose variants `off` and `on` give the cost of a checksum on receiving.
+/// Experiment whose variants `off` and `on` give the cost of verifying the checksum of received data.
 pub(super) const CHECKSUM_RECEIVED: &str = "rx-checksum";
-/// Variant that gives the cost of waking a host. The link is the limit, so the host is idle between interrupts. The
-/// adapters' thread never sleeps.
+/// Variant from which the cost of waking a host is derived. The link is the limit, so the host is idle between
+/// interrupts. The adapters' thread never sleeps.
 pub(super) const PACED: (&str, &str) = ("interrupt-cap", "adapters poll, 8000/s");
-/// Variant like [`PACED`], except that the adapters' thread sleeps between super-frames. The host's additional cost is
-/// the cost of waking this thread.
+/// Variant like [`PACED`], except that the adapters' thread sleeps between super-frames. The difference in the host's
+/// cost from [`PACED`] is the cost of waking the adapters' thread.
 pub(super) const PACED_ADAPTERS_SLEEP: (&str, &str) = ("interrupt-cap", "8000/s");
-/// Variant that gives the number of segments per acknowledgement, with a receive-only host.
+/// Variant from which the number of segments per acknowledgement is derived, with a receive-only host.
 pub(super) const RECEIVER_UNCOALESCED: (&str, &str) = (RECEIVER, "off");
 /// Variants from which the costs of a receive-only host are derived.
 pub(super) const LEARNED_OF_RECEIVER: [(&str, &str); 3] =
@@ -51,10 +51,10 @@ pub(super) const PREDICTED_OF_RECEIVER: [((&str, &str), Setup); 2] = [
 /// Experiments at 1 Gbit/s with processors kept awake: one small TCP request at a time, and bulk data.
 const ROUND_TRIPS: &str = "moderation-rpc";
 pub(super) const BULK: &str = "moderation-bulk";
-/// Variant without moderation, which gives the wait for processes.
+/// Variant without moderation, from which the time is derived that a request waits until processes run.
 pub(super) const PLAIN: (&str, &str) = (ROUND_TRIPS, "off");
-/// Variant in which a timer ends the delay of each request, after the gap between two interrupts. This variant gives
-/// the wait for the timer.
+/// Variant in which a timer ends the delay of each request, after the gap between two interrupts. From this variant,
+/// the delay is derived with which the adapters' thread detects an expired timer.
 pub(super) const CAPPED: (&str, &str) = (ROUND_TRIPS, "8000/s");
 /// Variants from which the waits are derived.
 const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];

@@ -68,7 +68,8 @@ impl Prediction {
         let [predicted, _] = self.host_cpu_s_per_gb;
         let [most, least] = self.measured_range_s_per_gb.map(|measured| error_percent([predicted, measured]));
         let keeps = |error: f64| error.abs() <= CPU_PERCENT;
-        // `may_keep`: a point in the range meets the target. `keeps` at both ends: the whole range meets the target.
+        // `may_keep` is `true` if a value in the measured range meets the target. If `keeps` is `true` at both ends,
+        // the whole range meets the target.
         let may_keep = least <= CPU_PERCENT && most >= -CPU_PERCENT;
         let has_throughput = self.throughput_error().abs() <= THROUGHPUT_PERCENT;
         match (has_throughput && may_keep, keeps(least) && keeps(most)) {

@@ -157,7 +157,7 @@ impl Setting {
         format!("{:.*}{}", self.decimals, self.value, self.unit)
     }
 
-    /// Formats the value as in a profile, with the interval that covers the value and `found`.
+    /// Formats the value as in a profile, with the smallest interval that contains the value and all values in `found`.
     fn with_interval(&self, found: impl Iterator<Item = f64>) -> String {
         let (low, high) = found.fold((self.value, self.value), |(low, high), of| (low.min(of), high.max(of)));
         let (decimals, value) = (self.decimals, self.value);

@@ -92,7 +92,7 @@ fn set_up(base: &Profile, moderated: &Moderated, waits: &Waits) -> Result<Profil
     if moderated.of.0 == BULK {
         // In the lab, a super-frame crosses the link at once, and the adapters' thread sleeps until the next
         // super-frame. No frame between two super-frames wakes the thread for a due interrupt, so every interrupt is
-        // late by the timer's wait.
+        // late by `waits.timer_ns`.
         let gap_us = 1e6 / f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
         wait_us += timer_us;
         profile.set_all([

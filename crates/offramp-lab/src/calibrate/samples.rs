@@ -88,7 +88,8 @@ impl PerByte {
         self.host_max_ns - self.host_min_ns <= self.host_ns * OPEN_SHARE_MAX
     }
 
-    /// Returns the samples with certain host time, or all samples if fewer than half are certain.
+    /// Returns the samples whose host time is certain ([`Self::is_certain`]), or all samples if fewer than half of the
+    /// samples are certain.
     fn certain(all: Vec<Self>) -> Vec<Self> {
         let certain: Vec<Self> = all.iter().copied().filter(Self::is_certain).collect();
         if certain.len() * 2 >= all.len() { certain } else { all }
@@ -99,8 +100,8 @@ impl PerByte {
 /// remains.
 ///
 /// On a virtual machine, the samples of a variant fall into two groups. The cost in one group can be twice the cost in
-/// the other group. The reason is unknown. A median would fall into one of the groups by chance, and differ between
-/// experiments. Means are additive: the mean of a sum is the sum of the means.
+/// the other group. The reason is unknown. A median would fall into one of the two groups by chance, and thus not be
+/// comparable between experiments. Means are additive: the mean of a sum is the sum of the means.
 fn trimmed_mean(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let trimmed = values.len() * TRIMMED_PERCENT / 100;

@@ -151,7 +151,8 @@ fn experiments() -> Vec<Experiment> {
 }
 
 /// Returns experiments with irregular rounds. One round measures nothing, and one round lacks the receiving host. One
-/// variant costs more than the sum of its parts. In another variant, a hypervisor makes the hosts' time uncertain.
+/// variant takes more host time than the sum of the known costs. In another variant, a hypervisor makes the hosts' time
+/// uncertain.
 fn uneven_experiments() -> Vec<Experiment> {
     let mut experiments = experiments();
     for of in &mut experiments {
@@ -260,7 +261,8 @@ fn a_host_of_the_profile_receives_as_fast_as_its_costs_allow_and_joining_spares_
     std::fs::remove_file(&path).unwrap();
     let profile = profile.unwrap();
     let ns_per_byte = |coalesce| {
-        // With a peer slower than the host, the host sleeps. The test therefore sets the wake-up time to 0.
+        // With a peer slower than the host, the host sleeps, and waking the host takes time. The test therefore sets
+        // the wake-up time to 0.
         let awake = profile.clone().with("host.wake_time", "0ns").with("adapter.coalesce", coalesce);
         let outcome = run(&awake, Workload::TtcpReceive).unwrap();
         outcome.cpu_percent / 100.0 * 1e9 / outcome.bytes_per_second

@@ -1,4 +1,4 @@
-//! The waits of a request in addition to its work, derived from round trips.
+//! The times that a request waits, in addition to the time of the work for the request, derived from round trips.
 
 use super::cost::{Cost, named_costs};
 use super::experiments::{CAPPED, PLAIN};
@@ -8,9 +8,9 @@ use crate::model::Sample;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
 named_costs! {
-    /// The waits of a request in addition to its work, nanoseconds.
+    /// The times that a request waits, in addition to the time of the work for the request, nanoseconds.
     Waits {
-        /// Minimum time until the processes at both ends run, nanoseconds.
+        /// Minimum time from wake-up until a process runs, sum over the processes at both ends, nanoseconds.
         wake_up_ns: WAKE_UP = "both ends, ns/request until processes run",
         /// Mean of the exponentially distributed time in addition to `wake_up_ns`, nanoseconds.
         wake_up_tail_ns: WAKE_UP_TAIL = "both ends, ns/request on top, mean",
@@ -20,8 +20,8 @@ named_costs! {
 }
 
 impl Waits {
-    /// Derives the waits; `None` without measured round trips. `work_ns` is the work and delay of a small request and
-    /// its response.
+    /// Derives the waits; `None` without measured round trips. `work_ns` is the time of the work for a small request
+    /// and its response, with the delay of the link, nanoseconds.
     pub(super) fn learn(samples: Samples, work_ns: f64) -> Option<Self> {
         let ns = |of, value| samples.mean(of, value).map(|us| us * NANOSECONDS_PER_MICROSECOND);
         let (p50, p99) = (ns(PLAIN, p50_us)?, ns(PLAIN, p99_us)?);

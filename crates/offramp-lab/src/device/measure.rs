@@ -33,7 +33,7 @@ const PROBE_SECONDS_MAX: f64 = 0.2;
 const PROBE_WARMUP_USECS: u64 = 20_000;
 /// Maximum time until a link is up again after a change, because some drivers reset the adapter.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
-/// Pause between two attempts to reach the peer, and between two reads of lagging counters.
+/// Pause between two attempts to reach the peer, and between two reads of counters that the driver updates late.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum lag of an interface's counters. Some drivers read the adapter's counters once per second.
 const COUNTER_LAG_MAX: Duration = Duration::from_secs(3);

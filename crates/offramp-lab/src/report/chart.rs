@@ -35,7 +35,7 @@ fn single_parts(experiment: &Experiment, name: &str, per_unit: f64) -> Option<Fi
 }
 
 /// Draws the processor time per GB of each variant. Hosts and adapters are stacked if every variant separates hosts and
-/// adapters. If a variant does not, the bars show the whole machine.
+/// adapters. If at least one variant does not, the bars show the processor time of the whole machine.
 pub fn processor_time(experiment: &Experiment) -> Option<Figure> {
     let apart = |variant: &Variant| {
         let parts = [("hosts", variant.host_cpu_s_per_gb?), ("adapters", variant.adapter_cpu_s_per_gb?)];

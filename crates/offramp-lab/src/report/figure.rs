@@ -87,7 +87,7 @@ pub struct BarPart {
     pub name: String,
     /// Length of the part. A negative length is drawn as 0.
     pub value: f64,
-    /// `true` for a part without activity, such as idle time. Such a part has no colour.
+    /// `true` for a part without activity, such as idle time. A part without activity has no colour.
     pub is_rest: bool,
 }
 

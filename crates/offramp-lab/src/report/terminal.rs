@@ -194,7 +194,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         }),
     ];
     if experiment.variants.iter().any(|variant| variant.transactions_per_s.is_some()) {
-        // For requests, the transaction rate is the result. Throughput is redundant.
+        // For requests, the transaction rate is the result, so the first column (throughput) is redundant.
         columns.remove(0);
     }
     if words::has_impairments(experiment) {

@@ -333,7 +333,7 @@ mod tests {
         let width = label_width(&point.name, position);
         let left = if point.anchor == "start" { point.label_x } else { point.label_x - width };
         let top = point.label_y - 4.0 - LABEL_HEIGHT / 2.0;
-        // Slightly smaller, because touching areas do not count as overlapping.
+        // The area is 0.001 smaller than the label, because touching areas do not count as overlapping.
         Area { left, right: left + width - 0.001, top: top + 0.001, bottom: top + LABEL_HEIGHT - 0.001 }
     }
 

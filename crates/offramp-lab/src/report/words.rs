@@ -111,7 +111,7 @@ const DIFFERENCE_MIN: f64 = 0.0005;
 pub enum Finding {
     /// The two variants differ.
     Difference,
-    /// Any difference is below the noise, or negligible.
+    /// The difference between the two variants is below the noise, or negligible.
     Noise,
     /// The noise is too large for any conclusion.
     TooNoisy,

@@ -10,7 +10,7 @@ use super::parameters;
 use crate::report::document::{Document, Section, Table};
 use crate::report::figure::{Bar, BarPart, Bars, Figure, Mark, Plot, Series, number};
 
-/// Prefixes of the names of idle time.
+/// Prefixes of the names of activities that count as idle time.
 const RESTS: [&str; 2] = ["idle", "gaps"];
 
 fn is_rest(name: &str) -> bool {
