@@ -2,8 +2,9 @@
 //!
 //! Two rules make a verdict reliable. First, samples are compared **in pairs of one round**, so that a slow drift of
 //! the machine cancels out. Second, a pair counts only if both samples were taken **at the same class of distance**
-//! between the host's and the adapter's processor. In a virtual machine, this distance can change from one second to
-//! the next, and change results severalfold. The distance is therefore measured before and after each sample.
+//! between the host's and the adapter's processor. In a virtual machine, the distance can change from one second to the
+//! next, and a change of the distance can change results severalfold. The distance is therefore measured before and
+//! after each sample.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -21,8 +22,8 @@ pub const CONFIDENCE: f64 = 0.95;
 /// Minimum number of pairs for an interval and a verdict.
 pub const PAIRS_MIN: usize = 2;
 
-/// Returns a metric's value in one sample. Name and unit are those of the field in [`Variant`]. `None` for an unknown
-/// name, and in the cases of [`Metric::value`].
+/// Returns a metric's value in one sample. `metric` is the name of the field in [`Variant`], and the value has the unit
+/// of that field. `None` for an unknown name, and in the cases of [`Metric::value`].
 ///
 /// [`Metric::value`]: crate::metric::Metric::value
 pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
@@ -104,7 +105,7 @@ impl Pairs {
         Self { log_ratios, like, all: pairs.len() }
     }
 
-    /// Returns whether all pairs count, because too few pairs have comparable distances.
+    /// Returns whether pairs with incomparable distances are used too, because too few pairs have comparable distances.
     fn mixes_distances(&self) -> bool {
         self.like < PAIRS_MIN && self.all > self.like
     }
@@ -120,8 +121,9 @@ fn log_ratio(base: f64, variant: f64) -> Option<f64> {
 ///
 /// The ratio is the median of the ratios per round. The median is taken over logarithms, so that swapping base and
 /// variant gives exactly the reciprocal. The 95 % interval is Student's t-interval of the mean logarithm. If the
-/// samples are skewed, the interval is extended to the median. A round counts if [`Distance::is_like`]. If fewer than
-/// [`PAIRS_MIN`] rounds count, all rounds are used, and [`note`] reports this exception.
+/// samples are skewed, the interval is extended to the median. A round counts if its two samples have comparable
+/// distances ([`Distance::is_like`]). If fewer than [`PAIRS_MIN`] rounds count, all rounds are used, and [`note`]
+/// reports this exception.
 ///
 /// Returns `None` if fewer than [`PAIRS_MIN`] rounds have values above 0 in both variants.
 pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdict> {
@@ -140,13 +142,13 @@ pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdic
     })
 }
 
-/// Returns a caveat about the pairs of [`verdict`]: pairs with different distances were used, or were omitted. `None`
-/// if the distances of all pairs are comparable.
+/// Returns a caveat about the pairs of samples in [`verdict`]: pairs whose samples have different distances were used,
+/// or were omitted. `None` if the distances of all pairs are comparable.
 pub fn note(base: &Variant, variant: &Variant, metric: &str) -> Option<String> {
     Some(format!("{} against {}: {}", variant.name, base.name, remark(base, variant, metric)?))
 }
 
-/// Returns the notes on several variants. Variants with the same remark share a note.
+/// Returns the notes on several variants. Variants to which the same remark applies share one note.
 pub fn notes(base: &Variant, variants: &[Variant], metric: &str) -> Vec<String> {
     let named = variants.iter().filter_map(|variant| Some((remark(base, variant, metric)?, variant.name.as_str())));
     let shared = grouped(named).into_iter();

@@ -76,9 +76,9 @@ macro_rules! metrics {
             pub bytes: u64,
             /// Processor time of the hosts in the measured time, seconds.
             pub host_cpu_s: Option<f64>,
-            /// Minimum and maximum of `host_cpu_s`, seconds. The two values differ if a hypervisor took processor time:
-            /// the system does not report whether that time was idle or busy. `None` if stolen time does not affect the
-            /// figure.
+            /// Minimum and maximum of `host_cpu_s`, seconds. Minimum and maximum differ if a hypervisor took processor
+            /// time: the system does not report whether the processor was idle or busy during that time. `None` if the
+            /// time taken by a hypervisor does not affect `host_cpu_s`.
             pub host_cpu_range_s: Option<[f64; 2]>,
             /// Processor time of the adapters in the measured time, seconds.
             pub adapter_cpu_s: Option<f64>,
@@ -152,8 +152,8 @@ metrics! {
     host_frames: u64, count, "Frames handed to the receiving host", "the frames handed to the host";
     /// Number of frames sent by the hosts in the measured time. A super-frame counts once.
     sent_frames: u64, count, "Frames sent by the hosts", "the frames sent by the hosts";
-    /// Interrupts of the receiving hosts per second. Each batch of frames written to a TAP counts, and each interrupt
-    /// of a guest.
+    /// Interrupts of the receiving hosts per second. With a TAP, each batch of frames written counts as one interrupt;
+    /// with a guest, each interrupt of the guest counts.
     interrupts_per_s: f64, count, "Interrupts, 1/s", "the interrupts per second";
     /// Number of frames lost, for any reason.
     lost_frames: u64, count, "Frames lost", "the lost frames";
@@ -224,7 +224,7 @@ fn median_of(samples: &[Sample], of_sample: fn(&Sample) -> Option<f64>) -> Optio
     median(&samples.iter().filter_map(of_sample).collect::<Vec<f64>>())
 }
 
-/// Returns the frames on the link per response to a read of 8 KiB. The frame of the request is not counted.
+/// Returns the number of frames on the link per response to a read of 8 KiB. The frame of the request is not counted.
 fn wire_frames_per_response(sample: &Sample) -> Option<f64> {
     let calls = sample.bytes as f64 / f64::from(8192 + RPC_HEADER_BYTES);
     Some(sample.wire_frames? as f64 / calls - 1.0)

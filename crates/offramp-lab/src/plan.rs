@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 
 pub(crate) const GIGABIT_BPS: u64 = 1_000_000_000;
 /// Interrupt rate of the e1000 in claims H1 and H2, per second: the static default of the e1000 driver. Without this
-/// cap, a gigabit link wakes the host for every frame.
+/// limit of the interrupt rate, a gigabit link wakes the host for every frame.
 pub(crate) const GIGABIT_INTERRUPTS_PER_SECOND: u32 = 8000;
 /// Name of the experiment with a receive-only host.
 pub(crate) const RECEIVER: &str = "receiver";
@@ -26,8 +26,8 @@ pub(crate) const RECEIVER: &str = "receiver";
 /// Metrics compared in addition to the main metric, unless the file lists other metrics.
 const COMPARED: [&str; 5] =
     ["throughput_bps", "transactions_per_s", "host_cpu_s_per_gb", "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
-/// Metrics compared in addition to [`COMPARED`] in experiments that run only on request. These experiments study the
-/// timing of interrupts.
+/// Metrics compared in addition to [`COMPARED`] in experiments that run only on request. The experiments that run only
+/// on request study the timing of interrupts.
 const COMPARED_ON_REQUEST: [&str; 4] = ["latency_p50_us", "latency_p99_us", "interrupts_per_frame", "interrupts_per_s"];
 
 /// The user's settings for all experiments.

@@ -36,7 +36,7 @@ pub struct Bench<'a> {
     pub rtt_time: Duration,
     /// Number of rounds in which round trips are measured.
     pub rtt_rounds: usize,
-    /// Flag that ends the run.
+    /// Set to `true` to stop the run.
     pub stop: &'a AtomicBool,
 }
 
@@ -288,7 +288,7 @@ impl Bench<'_> {
     }
 }
 
-/// The machine's processors, kept awake.
+/// Keeps all processors of the machine awake while the value exists.
 struct Awake {
     cpus: Vec<usize>,
     spinners: AwakeCpus,

@@ -40,7 +40,7 @@ pub struct Comparison {
     pub systems: [String; 2],
     /// Name of the workload.
     pub workload: &'static str,
-    /// Metrics: throughput, processor, latency and counts.
+    /// Metrics: throughput, processor utilization, latency and counters.
     pub metrics: Vec<Compared>,
     /// Activities of the link, microseconds per KiB of payload. Frames can differ in size, so times per frame are not
     /// comparable.

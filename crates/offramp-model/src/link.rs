@@ -136,8 +136,8 @@ pub enum Action {
 struct End {
     /// Start and end of the current transmission of this station.
     sends: Option<(Time, Time)>,
-    /// Time since which this station has sensed no carrier. The current transmission of the other station does not
-    /// count.
+    /// Time from which this station has neither sensed carrier nor sent. The current transmission of the other station
+    /// is not included.
     quiet_from: Time,
     /// Time at which the station requested the link.
     asked: Option<Time>,

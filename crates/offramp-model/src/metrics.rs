@@ -63,7 +63,8 @@ pub fn find(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
 }
 
-/// Returns a metric of requests, datagrams or frames. The value is NaN for a workload without such a metric.
+/// Returns a metric of requests, datagrams or frames. The value is NaN for a workload without requests, datagrams or
+/// raw frames.
 fn latency(outcome: &Outcome, value: fn(&Latency) -> f64) -> f64 {
     outcome.latency.as_ref().map_or(f64::NAN, value)
 }

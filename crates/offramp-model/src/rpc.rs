@@ -210,7 +210,7 @@ pub struct Call {
     pub number: u64,
     /// Number of retransmissions.
     pub attempt: u32,
-    /// Number of received fragments of the reply to this attempt.
+    /// Number of received fragments of the reply to the latest attempt of the call.
     pub fragments: u32,
     /// `true` once the reply is complete.
     pub is_answered: bool,

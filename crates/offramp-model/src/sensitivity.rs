@@ -11,7 +11,7 @@
 //!   33 (1991) 161; for the mean of absolute values, Campolongo, Cariboni and Saltelli, Environmental Modelling and
 //!   Software 22 (2007) 1509.
 //! - Sobol: the first-order share is the effect of a parameter alone. The total share includes interactions. Sources:
-//!   for the first order, Saltelli et al., Computer Physics Communications 181 (2010) 259, their (b); for the total,
+//!   for the first order, Saltelli et al., Computer Physics Communications 181 (2010) 259, formula (b); for the total,
 //!   Jansen, Computer Physics Communications 117 (1999) 35.
 //!
 //! The methods are independent of the model: each method chooses points of a unit cube, and analyses the values of a
@@ -42,7 +42,8 @@ pub(crate) const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "w
 pub enum Ranges {
     /// From value / (1 + share) to value × (1 + share).
     Share(f64),
-    /// The interval in the profile. A parameter without an interval varies by this share of its value.
+    /// The interval in the profile. A parameter without an interval varies by the given share, as with
+    /// [`Ranges::Share`].
     Intervals(f64),
 }
 

@@ -84,7 +84,7 @@ fn define(names: &mut Names, definitions: &[String]) {
 }
 
 /// Simulates a run, and returns the outcome with its counters. The result also has each parameter by its full name, in
-/// base units. A failed run gives only `error`.
+/// base units. For a failed run, the result has only the key `error`.
 fn outcome(mut settings: Texts) -> Value {
     let mut take = |key| settings.remove(key).unwrap_or_else(|| panic!("no {key}"));
     let (system, workload) = (take("system"), take("workload").parse().unwrap());

@@ -3,7 +3,8 @@
 /// Name of a cost in [`Costs`](super::Costs): the part that has the cost, and the unit.
 pub(super) type Cost = &'static str;
 
-/// Declares a structure of costs. Each cost has a field, a constant with its name, and an entry in `values`.
+/// Declares a structure of costs. Each cost has a field, a constant with the display name of the cost, and an entry in
+/// `values`.
 ///
 /// Fields after the semicolon are optional structures of further costs. A structure that was not measured has no
 /// values.

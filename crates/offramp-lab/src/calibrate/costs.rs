@@ -57,7 +57,7 @@ named_costs! {
         paced_sent_len: PACED_SENT_LEN = "bytes/send with LSO, link the limit",
         /// Mean length of a receive if the link is the limit, bytes. Acknowledgements count as receives.
         paced_coalesced_len: PACED_COALESCED_LEN = "bytes/receive with RSC, link the limit",
-        /// Frames on the link per segment: the segment, and its share of an acknowledgement.
+        /// Frames on the link per segment: the frame of the segment, and the segment's share of an acknowledgement.
         frames_per_segment: FRAMES_PER_SEGMENT = "frames/segment",
         ;
         /// Costs of a receive-only host. `None` if the system cannot move the receive work of a host to the host's

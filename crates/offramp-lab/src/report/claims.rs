@@ -1,4 +1,4 @@
-//! Published claims, compared with the measurements of a run. The same rule compares every claim of every experiment.
+//! Published claims, compared with the measurements of a run. One rule compares the claims of all experiments.
 
 use super::limit::limited_by;
 use super::numbers::{SLOW_BPS, gbit, mbit, or_dash};

@@ -44,7 +44,7 @@ pub struct Table {
     pub caption: String,
     /// Headings of the columns.
     pub head: Vec<String>,
-    /// Rows of the table. The first cell of a row is its name.
+    /// Rows of the table. The first cell of a row is the name of the row.
     pub rows: Vec<Vec<String>>,
     /// Notes for each row, shown below the row over the whole width.
     pub notes: Vec<Vec<String>>,

@@ -1,5 +1,5 @@
-//! The limit of each variant and the change in work, derived from the samples. The same rule applies to every
-//! experiment.
+//! The limit of each variant and the change in work, derived from the samples. One rule finds the limits in all
+//! experiments.
 
 use super::numbers::{self, count, cpu_seconds, percent};
 use crate::model::{Experiment, Machine, Variant};

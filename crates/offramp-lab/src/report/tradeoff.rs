@@ -81,7 +81,8 @@ struct Figures<'a> {
     tail: Option<f64>,
 }
 
-/// Returns the panels of a run, one per moderation load. A load without latencies shows processor time instead.
+/// Returns the panels of a run, one per moderation load. For a load without latencies, the vertical axis shows
+/// processor time.
 pub fn panels(experiments: &[Experiment]) -> Vec<Panel> {
     experiments.iter().filter(|experiment| experiment.name.starts_with(LOADS)).filter_map(panel).collect()
 }

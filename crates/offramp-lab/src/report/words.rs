@@ -98,7 +98,7 @@ pub fn noun(metric_name: &str) -> &str {
     metric::find(metric_name).map_or(metric_name, |metric| metric.noun)
 }
 
-/// Minimum ratio between the ends of an interval that counts as too noisy. Such an interval cannot distinguish a
+/// Minimum ratio between the ends of an interval that counts as too noisy. An interval this wide cannot distinguish a
 /// halving from no change.
 const TOO_NOISY_FROM: f64 = 2.0;
 
@@ -146,7 +146,7 @@ fn phrases(verdicts: &[&Verdict]) -> String {
     parts.join(", ")
 }
 
-/// Formats the verdicts with one finding; `None` if no verdict has this finding.
+/// Formats `verdicts`, which all have the finding `kind`; `None` if `verdicts` is empty.
 fn part(kind: Finding, verdicts: &[&Verdict]) -> Option<String> {
     let named = |verdict: &&Verdict| format!("{} ({})", noun(&verdict.metric), interval(verdict));
     let list = || verdicts.iter().map(named).collect::<Vec<_>>().join(" or ");
@@ -196,8 +196,8 @@ const SPOKEN_METRICS: [&str; 6] = [
     "latency_p99_us",
     "interrupts_per_frame",
 ];
-/// Metrics omitted if latency is mentioned. The transaction rate follows from the latency. For single small requests,
-/// throughput and processor time per byte are meaningless.
+/// Metrics omitted from a sentence that mentions the latency. The transaction rate follows from the latency. For single
+/// small requests, throughput and processor time per byte are meaningless.
 const SAID_BY_LATENCY: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
 
 /// Formats the first verdict of a group, and the effect on traffic and on the hosts' processor time.
@@ -210,7 +210,7 @@ fn sentence(group: &[&Verdict]) -> String {
     let timed = transactions && group.iter().any(|verdict| verdict.metric == "latency_p50_us");
     let further = further.filter(|verdict| !(timed && SAID_BY_LATENCY.contains(&verdict.metric.as_str())));
     let mut spoken: Vec<&Verdict> = std::iter::once(main).chain(further.copied()).collect();
-    // If the hosts' processor time is unknown, use the machine's processor time.
+    // If no verdict on the hosts' processor time is available, mention the machine's processor time.
     if !timed && spoken.iter().all(|verdict| !verdict.metric.ends_with("cpu_s_per_gb")) {
         spoken.extend(group.iter().find(|verdict| verdict.metric == "machine_cpu_s_per_gb"));
     }

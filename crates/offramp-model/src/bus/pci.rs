@@ -65,13 +65,13 @@ impl Pci {
         len.max(self.width)
     }
 
-    /// Returns the clocks to move `bytes` bytes in bursts of at most `burst_len` bytes.
+    /// Returns the number of clocks to move `bytes` bytes in bursts of at most `burst_len` bytes.
     pub fn clocks_in_bursts(&self, bytes: u64, burst_len: u64) -> u64 {
         let bursts = bytes.div_ceil(burst_len.max(self.width));
         bytes.div_ceil(self.width) * (1 + self.wait_states) + bursts * self.overhead_cycles
     }
 
-    /// Returns the clocks to move `bytes` bytes with a command.
+    /// Returns the number of clocks to move `bytes` bytes with a command.
     pub fn clocks(&self, command: Command, bytes: u64) -> u64 {
         self.clocks_in_bursts(bytes, self.burst_len(command))
     }
@@ -91,9 +91,9 @@ impl Pci {
         self.width * self.clock_hz / (1 + self.wait_states)
     }
 
-    /// Returns the clocks to move a packet of `bytes` that ends between two boundaries of `boundary` bytes. With
-    /// `is_padded`, one transaction moves the packet, padded up to the next boundary. Otherwise, a second transaction
-    /// moves the bytes after the last boundary.
+    /// Returns the number of clocks to move a packet of `bytes` that ends between two boundaries of `boundary` bytes.
+    /// With `is_padded`, one transaction moves the packet, padded up to the next boundary. Otherwise, a second
+    /// transaction moves the bytes after the last boundary.
     pub fn clocks_of_tail(&self, bytes: u64, boundary: u64, is_padded: bool) -> u64 {
         if is_padded {
             return self.clocks_in_bursts(bytes.next_multiple_of(boundary), u64::MAX);

@@ -5,8 +5,8 @@
 //! only the bytes overestimates the rate, so this model adds three effects:
 //!
 //! - The adapter's engine takes a fixed time for each read request and each write, in addition to the time on the link.
-//!   Both directions share the engine.
-//! - The engine moves whole lines. With lines of 64 bytes, 65 bytes take as long as 128 bytes.
+//!   Transfers in both directions share the engine.
+//! - The engine moves whole cache lines. With cache lines of 64 bytes, 65 bytes take as long as 128 bytes.
 //! - The adapter limits the outstanding reads and the interval between writes. The root complex limits the posted bytes
 //!   until credits return. The IOMMU limits the concurrent page walks. The tightest of these limits sets the rate.
 
@@ -199,7 +199,7 @@ impl Pcie {
         Use { up: self.link_time(on_link), down: Span::ZERO, engine: self.write_engine, interval }
     }
 
-    /// Rounds `bytes` up to whole lines.
+    /// Rounds `bytes` up to whole cache lines.
     fn lines(&self, bytes: u64) -> u64 {
         bytes.next_multiple_of(self.line_len.max(1))
     }

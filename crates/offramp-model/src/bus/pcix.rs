@@ -54,7 +54,7 @@ impl PciX {
         self.overhead_cycles + ATTRIBUTE_CYCLES
     }
 
-    /// Returns the clocks of the transactions that carry `bytes`: writes, or the completions of a read.
+    /// Returns the number of clocks for the transactions that carry `bytes`: writes, or the completions of a read.
     pub fn data_clocks(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.width) + bytes.div_ceil(self.burst_len()).max(1) * self.transaction_cycles()
     }
@@ -63,7 +63,8 @@ impl PciX {
         bytes.div_ceil(self.read_request_len_max).max(1)
     }
 
-    /// Returns the clocks to read `bytes`: requests and completions. A completion never holds bytes of two requests.
+    /// Returns the number of clocks to read `bytes`, for requests and completions. A completion never holds bytes of
+    /// two requests.
     pub fn read_clocks(&self, bytes: u64) -> u64 {
         let requests = self.requests(bytes);
         let whole = bytes / self.read_request_len_max;
@@ -135,8 +136,8 @@ mod tests {
 
     #[test]
     fn a_read_is_a_request_for_each_maximum_read_count_and_the_data_in_transactions_of_their_own() {
-        // A request takes 9 clocks: overhead, attributes and the split response. The completion takes 64 words and 8
-        // clocks.
+        // A request takes 9 clocks: overhead, attributes and the split response. The completion takes 64 clocks for the
+        // data (64 words), and 8 clocks for overhead and attributes.
         assert_eq!(PCIX133.read_clocks(512), 9 + 64 + 8);
         assert_eq!(PCIX133.read_clocks(1536), 3 * (9 + 64 + 8));
         assert_eq!(PCIX133.read_clocks(1600), 3 * (9 + 64 + 8) + 9 + 8 + 8);

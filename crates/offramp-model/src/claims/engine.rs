@@ -203,8 +203,8 @@ fn read(run: &Value, name: &str) -> Result<Value, String> {
     Err(format!("a run has no {name:?}; use one of: {}{}", known.join(", "), nearest(name, &known)))
 }
 
-/// Returns every metric and counter of a run, its measured time and its number of events. A stalled run gives only the
-/// reason.
+/// Returns every metric and counter of a run, its measured time and its number of events. For a stalled run, the result
+/// has only the reason of the stall.
 fn fields(result: Result<Outcome, ModelError>) -> Value {
     let outcome = match result {
         Ok(outcome) => outcome,

@@ -6,7 +6,7 @@ use super::{RawProfile, embedded};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A parameter. Its values have the format used in settings.
+/// A parameter. Default and range have the format of a setting, such as `8MHz`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Parameter {
     /// Section and name of the parameter.

@@ -33,7 +33,8 @@ pub struct Key {
     pub only_with: ByWord<Vec<&'static str>>,
     /// Workloads to which the parameter applies; empty for all workloads.
     workloads: Vec<Workload>,
-    /// For each word of this parameter: the word that each other parameter must have.
+    /// For each word of this parameter: the names of other parameters, and the word that each of these parameters must
+    /// have.
     pub(super) needs: ByWord<ByWord<&'static str>>,
     /// Allowed values in base units, by kind of bus.
     pub(super) values: ByWord<Vec<u64>>,

@@ -214,7 +214,7 @@ impl Simulation {
     /// Reads the next frame from the adapter, or ends the handler.
     fn read_out_next(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
-        // The running handler also reads new frames, so these frames need no interrupt.
+        // The running handler also reads frames that have arrived since its start, so these frames need no interrupt.
         driver.seen();
         if self.process_completions(queue, Priority::Interrupt) {
             return;

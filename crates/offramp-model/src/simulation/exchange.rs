@@ -72,7 +72,8 @@ const STAGES: [&str; 8] = [
 /// The place where a message is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumCount)]
 pub(super) enum Place {
-    /// Before the link: the sender's queue was full, or the sender gave up after too many collisions.
+    /// Before the link. The sender's queue was full, too many exchanges were outstanding, or the sender gave up after
+    /// too many collisions.
     Sender,
     /// In the adapter: the FIFO or the receive memory was full.
     Adapter,
@@ -381,7 +382,7 @@ impl Exchanges {
     }
 
     /// Returns whether the number of outstanding exchanges has grown during the measured time. The growth must exceed
-    /// one burst, and 1 / `GROWTH_PARTS` of the exchanges due.
+    /// one burst, and also the exchanges due divided by `GROWTH_PARTS`.
     fn grows(&self) -> bool {
         let more = self.under_way.count.saturating_sub(self.under_way_at_start);
         more > self.config.at_once() && more * GROWTH_PARTS > self.counted.offered

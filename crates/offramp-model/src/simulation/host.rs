@@ -39,7 +39,7 @@ impl Simulation {
                 self.work_of_protocol(Job::AckIn { flow, next, window }, &costs);
             }
             Content::Message(message) => self.receive_message(message, frame.len),
-            // The host never receives requests or datagrams of its own.
+            // The host never receives the RPC requests and datagrams that the host itself sent.
             Content::Request { .. } | Content::Datagram { .. } => {}
         }
     }

@@ -17,7 +17,8 @@ pub struct Latency {
     pub done_per_second: f64,
     /// Lost exchanges, per second.
     pub lost_per_second: f64,
-    /// Exchanges lost before the link because the sender could not send fast enough, per second.
+    /// Exchanges lost before the link, per second. The sender's queue was full, too many exchanges were outstanding, or
+    /// the sender gave up after too many collisions.
     pub sender_dropped_per_second: f64,
     /// Exchanges lost because the adapter's FIFO or receive memory was full, per second.
     pub adapter_dropped_per_second: f64,
@@ -36,8 +37,8 @@ pub struct Latency {
     /// Mean age of the outstanding exchanges at the end of the measured time, limited to the measured time,
     /// microseconds.
     pub under_way_at_end_us: f64,
-    /// `true` if more exchanges were due than completed or lost. In such a run, the queues grow, and latencies depend
-    /// on the length of the run.
+    /// `true` if the number of outstanding exchanges grew by more than one burst and 1 % of the exchanges due. If
+    /// `grows` is `true`, latencies depend on the length of the run.
     pub grows: bool,
     /// Mean number of raw frames in each queue of the host.
     pub queues: Vec<QueueMean>,

@@ -75,7 +75,7 @@ impl Simulation {
         self.is_behind(PEER, frames_max, exchanges.frame_len_max())
     }
 
-    /// Sends a message: at once from the peer, or when the process runs on the host.
+    /// Sends a message. The peer sends at once; the host sends when the host's process runs.
     fn send_message(&mut self, message: Message) {
         if message.is_of_host() {
             let costs = self.message_costs(message);
@@ -216,8 +216,8 @@ impl Simulation {
         self.process(message, &costs);
     }
 
-    /// Ends the work of the host's process for a message. The process has sent the message, or has received and
-    /// answered it.
+    /// Ends the work of the host's process for a message. The process has sent the host's message, or has received the
+    /// peer's message and sent the response, if any.
     pub(super) fn on_processed(&mut self, message: Message) {
         self.process_ends(message);
         self.process_waits(message.flow);

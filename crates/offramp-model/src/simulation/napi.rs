@@ -59,8 +59,8 @@ impl Simulation {
         self.config.host.poll.weight.min(self.config.host.poll.budget)
     }
 
-    /// Counts a batch of `found` frames. Returns whether to hold incomplete aggregates, because a timer will start
-    /// another poll.
+    /// Counts a batch of `found` frames against the budget of the processor. Returns whether to hold incomplete
+    /// aggregates, because a timer will start another poll.
     pub(super) fn batch_holds(&mut self, queue: usize, found: usize) -> bool {
         let poll = self.config.host.poll;
         if let Some(processor) = self.deciding {

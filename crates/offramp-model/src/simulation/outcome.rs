@@ -118,7 +118,7 @@ growing! {
         pub frames_received: u64,
         /// Number of received frames dropped because a FIFO or the receive memory was full.
         pub dropped: u64,
-        /// Number of received frames overwritten in memory by later frames.
+        /// Number of received frames overwritten in the adapter's memory by later frames.
         pub overrun: u64,
         /// Number of frames dropped because the backlog between interrupt handler and protocol was full.
         pub backlog_dropped: u64,
@@ -138,7 +138,7 @@ growing! {
         pub retransmissions: u64,
         /// Number of timeouts of TCP senders and calls.
         pub timeouts: u64,
-        /// Number of duplicate acknowledgements received by TCP senders.
+        /// Number of duplicate acknowledgements received by all TCP senders.
         pub duplicate_acks: u64,
         /// Number of acknowledgements received by TCP senders.
         pub acks_received: u64,
@@ -156,7 +156,7 @@ growing! {
         pub line_busy: [Span; 2],
         /// Busy time of all processors, by priority.
         pub busy: [Span; PRIORITIES.len()],
-        /// Processor time charged, by activity.
+        /// Processor time of all jobs submitted, by activity.
         pub activities: [Span; Activity::COUNT],
     }
 }
@@ -196,7 +196,7 @@ pub struct ProcessorLoad {
     pub busy_percent: f64,
     /// Utilization by interrupt handlers, softirqs and processes, percent.
     pub busy_percent_by_priority: [f64; PRIORITIES.len()],
-    /// Processor time charged, by activity.
+    /// Processor time of the jobs submitted in the measured time, by activity.
     #[serde(skip)]
     pub activities: [Span; Activity::COUNT],
 }

@@ -92,8 +92,9 @@ impl Aggregate {
     }
 }
 
-/// An interrupt and the following batches, with the processor time charged for both. The product's ports measure the
-/// same cost. The cost excludes the later work of TCP and of processes.
+/// An interrupt and the following batches, with the processor time charged for both. The product's ports also measure
+/// the cost of an interrupt together with the following batches. The cost excludes the later work of TCP and of
+/// processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handling {
     /// Number of received frames and completed sends, as counted by the moderator.
@@ -171,7 +172,8 @@ impl Driver {
         std::iter::once(&mut self.moderator).chain(&mut self.completion_moderator)
     }
 
-    /// Returns whether an interrupt is due. A due interrupt covers all waiting frames and sends.
+    /// Returns whether an interrupt is due. If an interrupt is due, the moderators then treat all waiting frames and
+    /// sends as announced by this interrupt.
     pub(super) fn fires(&mut self, now_ns: u64) -> bool {
         let is_due = self.moderators().any(|moderator| moderator.is_due(now_ns));
         if is_due {

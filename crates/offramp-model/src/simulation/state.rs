@@ -65,7 +65,7 @@ pub(super) enum Event {
     DelayedAck { flow: usize },
     /// The retransmission timer of a call fires. The call's deadline can have moved since the event was scheduled.
     RpcTimer { slot: usize },
-    /// Interrupts are masked for `host.mask_time`.
+    /// A period of `host.mask_time` begins in which interrupts are masked.
     Mask,
     /// The measured time begins.
     Warm,
@@ -179,7 +179,7 @@ pub(super) struct Simulation {
     pub(super) now: Time,
     pub(super) rng: ChaCha8Rng,
     pub(super) cpus: Vec<Cpu<Job>>,
-    /// Processor time charged, by processor and activity.
+    /// Processor time of all jobs submitted so far, by processor and activity.
     pub(super) activities: Vec<[Span; Activity::COUNT]>,
     /// Processor whose job has just completed, while follow-up jobs are submitted.
     pub(super) deciding: Option<usize>,
@@ -279,7 +279,7 @@ impl Simulation {
         usize::from(self.steering.is_forwarded(&frame.content))
     }
 
-    /// Submits a job to a processor, and charges its costs to activities.
+    /// Submits a job to a processor. The costs of the job count for the activities at once, not only when the job runs.
     pub(super) fn work(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
         let processor = self.place(priority, &job);
         let cost = self.charge(processor, costs);

@@ -34,9 +34,10 @@ pub enum Variant {
     Cubic,
 }
 
-/// CUBIC's window after a loss, relative to the window before, parts per thousand (RFC 9438 4.6).
+/// CUBIC's window after a loss, relative to the window before the loss, parts per thousand (RFC 9438 4.6).
 const CUBIC_BETA_PERMILLE: u64 = 700;
-/// CUBIC's α: growth relative to Reno's, parts per thousand (RFC 9438 4.3: 3 (1 - beta) / (1 + beta)).
+/// CUBIC's α: growth of the window relative to Reno's growth, parts per thousand (RFC 9438 4.3: 3 (1 - beta) / (1 +
+/// beta)).
 const CUBIC_ALPHA_PERMILLE: u64 = 529;
 /// The constant C of RFC 9438 5.1, in tenths of a segment per second cubed.
 const CUBIC_C_TENTHS: i128 = 4;
@@ -44,13 +45,13 @@ const CUBIC_C_TENTHS: i128 = 4;
 /// The state of CUBIC.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cubic {
-    /// Congestion window at the last loss, bytes.
+    /// Congestion window at the last loss, at most the receiver's window, bytes.
     window_max: u64,
     /// Start of the window's growth after the last loss.
     epoch: Option<Time>,
     /// Time from `epoch` until the window is back at `window_max`, milliseconds.
     k_ms: i128,
-    /// Congestion window that Reno would have at the same time, bytes.
+    /// Congestion window that Reno would have reached since `epoch`, bytes.
     reno: u64,
 }
 
@@ -115,8 +116,8 @@ pub struct Sender {
     window: u64,
     srtt: Option<Span>,
     rttvar: Span,
-    /// The end of the segment used for the round-trip measurement, and its send time. Retransmitted segments are never
-    /// measured (Karn).
+    /// End and send time of the segment used for the round-trip measurement; `None` if no measurement is in progress.
+    /// Retransmitted segments are never measured (Karn).
     timed: Option<(u64, Time)>,
     doublings: u32,
     cubic: Cubic,

@@ -276,7 +276,8 @@ mod tests {
             assert!((sum(bar) / explanation.us_between_frames - 1.0).abs() < 0.01, "{}: {} us", bar.name, sum(bar));
             let worked: f64 = bar.parts.iter().filter(|part| !part.is_rest).map(|part| part.value).sum();
             let busy_percent = 100.0 * worked / explanation.us_between_frames;
-            // Work is counted when the work starts, and processor time as the time elapses.
+            // The parts count the time of a job when the job is submitted, and `busy_percent` counts the time as the
+            // job runs.
             assert!((busy_percent - load.busy_percent).abs() < 1.0, "{}: {busy_percent} %", bar.name);
             assert_eq!(bar.figure, format!("{} %", number(busy_percent)));
             for part in bar.parts.iter().filter(|part| !part.is_rest) {
