@@ -134,7 +134,8 @@ fn best<'a>(variants: &'a [Variant], names: &[String], bound: &Bound) -> Option<
 /// Returns the caveats of an experiment's result.
 fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     let mut notes = Vec::new();
-    // If only the server is measured, the other host's time counts neither for the hosts nor for the adapters.
+    // If only the server is measured, the processor time of the client's host is part of neither the hosts' nor the
+    // adapters' time.
     let is_partial = plan.variants.iter().any(|v| v.rig.placement.server_cpus.is_some());
     let unaccounted = variants.iter().flat_map(|v| &v.samples).filter_map(unaccounted_share).fold(0.0, f64::max);
     if unaccounted > UNACCOUNTED_SHARE_NOTED && !is_partial {
@@ -155,7 +156,7 @@ const UNACCOUNTED_SHARE_NOTED: f64 = 0.1;
 /// Returns the machine's processor time not attributed to hosts or adapters, as a share of one processor.
 fn unaccounted_share(sample: &Sample) -> Option<f64> {
     let is_explained = sample.guest_cpu_s.is_none();
-    // With a guest, the other host's time counts neither for the hosts nor for the adapters.
+    // With a guest as host A, the processor time of host B is part of neither the hosts' nor the adapters' time.
     let machine = sample.machine_cpu_s.filter(|_| is_explained && sample.seconds > 0.0)?;
     Some((machine - sample.host_cpu_s? - sample.adapter_cpu_s?).abs() / sample.seconds)
 }

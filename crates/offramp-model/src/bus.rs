@@ -44,11 +44,12 @@ impl IsaTransfers {
 pub enum Bus {
     /// ISA: the processor copies the bytes of each frame.
     Isa(IsaTransfers),
-    /// The adapter is master of a bus without limits. The processor takes no part in the adapter's transfers.
+    /// The adapter is master of a bus that never limits the rate. The processor takes no part in the adapter's
+    /// transfers.
     Master,
-    /// The adapter is master of a PCI bus. Both directions share the bus.
+    /// The adapter is master of a PCI bus. Transfers in both directions share the bus.
     Pci(Pci),
-    /// The adapter is master of a PCI-X bus. Both directions share the bus.
+    /// The adapter is master of a PCI-X bus. Transfers in both directions share the bus.
     PciX(PciX),
     /// The adapter is at the end of a PCI Express link.
     Pcie(Pcie),

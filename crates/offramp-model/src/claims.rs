@@ -1,8 +1,8 @@
 //! Published results compared with the model: cases, one per file, and the 60 claims shipped with offramp.
 //!
 //! A row that misses its target stays in the table. The profile of a fitted or chosen number names the rows for which
-//! the number was fitted or chosen. A row decided by a fitted or chosen number is no prediction. The table counts the
-//! fitted and chosen numbers, the rows of each kind, and the published figures that predictions meet.
+//! the number was fitted or chosen. A row whose result depends on a fitted or chosen number is no prediction. The table
+//! counts the fitted and chosen numbers, the rows of each kind, and the published figures that predictions meet.
 //!
 //! | file | content |
 //! |---|---|

@@ -29,7 +29,7 @@ pub struct Difference {
     pub name: &'static str,
     /// Values of the first and of the second system, with units.
     pub values: [String; 2],
-    /// The kinds of evidence for the values.
+    /// Kind of evidence for each of the two values.
     pub tags: [String; 2],
 }
 

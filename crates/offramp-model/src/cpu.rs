@@ -1,5 +1,5 @@
-//! A processor with three priorities. A job preempts running jobs of lower priority. A preempted job continues once no
-//! job of higher priority is left.
+//! A processor that runs jobs at three priorities, highest first: interrupt handlers, softirqs, processes. A job
+//! preempts running jobs of lower priority. A preempted job continues once no job of higher priority is left.
 
 use crate::time::{Span, Time};
 use std::collections::VecDeque;

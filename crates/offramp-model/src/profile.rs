@@ -284,8 +284,8 @@ impl Profile {
     /// Sets several parameters to values in base units, and then checks all values together.
     ///
     /// # Errors
-    /// Returns an error if a value is out of range, or if the values are inconsistent. After an error, some parameters
-    /// have changed.
+    /// Returns an error if a value is out of range, or if the values are inconsistent. After an error, some or all of
+    /// the parameters can have changed.
     pub fn set_base_units(
         &mut self,
         values: impl IntoIterator<Item = (&'static Key, u64)>,

@@ -42,7 +42,7 @@ pub enum SweepError {
     /// A range is invalid, or the journal is not from this sweep.
     #[error("{of}: {why}")]
     Wrong {
-        /// The range as given, or the path of the journal.
+        /// The range as the user wrote it, or the path of the journal.
         of: String,
         /// The error, and the remedy.
         why: String,

@@ -11,8 +11,8 @@ const GSO: &[&str] = &["tx-generic-segmentation"];
 /// Features for transmit checksums. An adapter supports either the first feature, or the second and third feature.
 const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
 /// Drivers of interfaces on top of other interfaces. If LRO is switched off on such an interface, the kernel switches
-/// LRO off on all lower interfaces, and never restores LRO (`NETIF_F_UPPER_DISABLES`). The user did not name the lower
-/// interfaces, so LRO is not switched.
+/// LRO off on all lower interfaces, and never restores LRO (`NETIF_F_UPPER_DISABLES`). The lab changes only the
+/// interface named by the user, so the lab does not switch LRO on interfaces with these drivers.
 const SPREADING_DRIVERS: &[&str] = &["bonding", "team", "bridge"];
 /// The feature that [`SPREADING_DRIVERS`] propagate to lower interfaces.
 const LRO: &str = "rx-lro";

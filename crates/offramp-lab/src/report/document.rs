@@ -59,7 +59,7 @@ struct Page<'a> {
 
 #[derive(Serialize)]
 struct PageSection<'a> {
-    /// Target of links to the section.
+    /// Value of the `id` attribute of the section, for links to the section.
     anchor: String,
     heading: &'a str,
     paragraphs: &'a [String],

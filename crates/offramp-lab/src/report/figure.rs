@@ -21,7 +21,7 @@ const LEFT: f64 = 62.0;
 const NAMES_WIDTH: f64 = 170.0;
 /// Width reserved right of the plot, view box units.
 const RIGHT: f64 = 16.0;
-/// Width reserved for the sums, right of the bars, view box units.
+/// Width reserved right of the bars for the text with the sum of each bar, view box units.
 const SUMS_WIDTH: f64 = 80.0;
 /// Height of a line of the legend, view box units.
 const LEGEND_LINE: f64 = 18.0;

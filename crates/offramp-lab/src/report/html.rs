@@ -48,7 +48,7 @@ struct Fact {
 
 #[derive(Serialize)]
 struct Section {
-    /// Target of links to the section.
+    /// Value of the `id` attribute of the section, for links to the section.
     anchor: String,
     name: String,
     question: String,

@@ -28,7 +28,7 @@ impl Limit {
     fn of(variant: &Variant, machine: &Machine) -> Option<Self> {
         let (host, adapter) = (variant.host_cpu_percent?, variant.adapter_cpu_percent?);
         if machine.guest.is_some() {
-            // With a guest, the hosts' time lacks the other host's time, and that host can be the limit.
+            // With a guest as host A, the hosts' processor time does not include host B, and host B can be the limit.
             return None;
         }
         let shares = machine.adapter_cpus.iter().any(|cpu| machine.host_cpus.contains(cpu));
@@ -68,7 +68,7 @@ pub fn limited_by(base: &Variant, variant: &Variant, machine: &Machine) -> Optio
 /// Explains the figures of an experiment in sentences: the limit of each variant, the change in work, and losses.
 pub fn reading(experiment: &Experiment, machine: &Machine) -> Vec<String> {
     let limits = limits(experiment, machine);
-    // With a guest, the other host does a part of the work, and this part is not measured.
+    // With a guest as host A, host B does a part of the work, and the part of host B is not measured.
     let work = if machine.guest.is_none() { where_the_work_went(experiment) } else { None };
     limits.into_iter().chain(work).chain(losses(experiment)).collect()
 }

@@ -107,8 +107,8 @@ impl Simulation {
         self.wake_datagrams();
     }
 
-    /// Transmits a frame, or queues the frame if no descriptor is free. The processor time for the frame's bytes has
-    /// already been charged.
+    /// Transmits a frame, or queues the frame if no descriptor is free. The caller has already charged the processor
+    /// time for the frame's bytes.
     pub(super) fn transmit(&mut self, frame: Frame) {
         let queue = self.steering.of_frame(&frame.content);
         let driver = &mut self.drivers[queue];

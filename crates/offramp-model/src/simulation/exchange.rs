@@ -21,7 +21,8 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use strum::EnumCount;
 
-/// Maximum number of outstanding exchanges. An exchange due beyond this limit is lost.
+/// Maximum number of outstanding exchanges. While this number of exchanges is outstanding, every further exchange that
+/// becomes due is lost.
 const UNDER_WAY_MAX: usize = 1 << 16;
 /// Maximum latency of the histogram, nanoseconds: one hour.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;

@@ -6,8 +6,8 @@ use super::state::{Adapter, Event, Simulation};
 use crate::link::{Action, Begin, STATIONS, Station};
 use crate::time::{Span, Time};
 
-/// Maximum number of raw frames in the sender's queue (Linux' `DEFAULT_TX_QUEUE_LEN`). A longer burst raises this
-/// limit.
+/// Maximum number of raw frames in the sender's queue (Linux' `DEFAULT_TX_QUEUE_LEN`). If a burst of the workload is
+/// longer, the limit is the length of the burst.
 pub(super) const SENDER_FRAMES: u64 = 1000;
 
 impl Simulation {
@@ -96,8 +96,8 @@ impl Simulation {
         }
     }
 
-    /// Makes a station continue at `ready_at`, after a frame was sent, collided or was given up. A frame that was given
-    /// up is removed from the queue and lost.
+    /// After a frame was sent, collided or was given up, lets a station request the link for its next frame at
+    /// `ready_at`. A frame that was given up is removed from the queue and lost.
     fn continue_at(&mut self, adapter: usize, station: Station, ready_at: Time, gave_up: bool) {
         let state = &mut self.adapters[adapter].stations[station];
         let given_up = if gave_up { state.queue.pop_front() } else { None };

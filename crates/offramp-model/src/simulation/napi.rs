@@ -128,7 +128,8 @@ impl Simulation {
         self.events.schedule(at, Event::NapiTimer { queue });
     }
 
-    /// Starts a poll by the timer of a queue, unless a poll is in progress. The timer costs as much as an interrupt.
+    /// Starts a poll by the timer of a queue, unless a poll is in progress. The handler of the timer takes as much
+    /// processor time as an interrupt handler.
     pub(super) fn on_napi_timer(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
         if driver.napi.timer_at != Some(self.now) || driver.napi.polled_on.is_some() {

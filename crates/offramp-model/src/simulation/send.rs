@@ -16,8 +16,8 @@ use crate::time::{Span, Time};
 pub(super) const DATAGRAM_LEN_MAX: u64 = 65_507;
 
 impl Simulation {
-    /// Starts the next write of the process, if the write is due and fits into the socket's buffer. Due times follow
-    /// the clock, so a late write does not delay later writes.
+    /// Starts the next write of the process, if the write is due and fits into the socket's buffer. The due time of a
+    /// write does not depend on the time of the previous write, so a late write does not delay later writes.
     pub(super) fn write_more(&mut self, flow: usize) {
         let size = self.config.workload.write_size;
         let due = self.due(self.flows[flow].written);

@@ -220,7 +220,7 @@ pub(super) struct StationState {
     pub(super) is_idle: bool,
     /// Time from the end of one frame until the station is ready for the next frame.
     pub(super) gap: Span,
-    /// Earliest time of the next frame.
+    /// Earliest time at which the station can send its next frame.
     pub(super) ready_at: Time,
     /// Serial number of the current transmission. A collision increments the number.
     pub(super) transmission: u64,
