@@ -23,7 +23,7 @@ pub const CONFIDENCE: f64 = 0.95;
 pub const PAIRS_MIN: usize = 2;
 
 /// Returns a metric's value in one sample. `metric` is the name of the field in [`Variant`], and the value has the unit
-/// of that field. `None` for an unknown name, and in the cases of [`Metric::value`].
+/// of that field. `None` if no metric has the name, or if [`Metric::value`] returns `None`.
 ///
 /// [`Metric::value`]: crate::metric::Metric::value
 pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {

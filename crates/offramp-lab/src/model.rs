@@ -19,7 +19,7 @@ pub struct LabReport {
     pub machine: Machine,
     /// Settings of the run.
     pub settings: Settings,
-    /// Experiments, in order of the run.
+    /// Experiments, in the order in which the run measured the experiments.
     pub experiments: Vec<Experiment>,
 }
 

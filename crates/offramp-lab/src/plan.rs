@@ -154,7 +154,7 @@ static EMBEDDED: &[(&str, &str)] = experiments![
     "ipsec-3des",
 ];
 
-/// Returns every experiment shipped with offramp, in order of the run.
+/// Returns every experiment shipped with offramp, in the order in which a full run measures the experiments.
 ///
 /// # Panics
 /// Never panics: the files are part of the program, and tests parse them.
@@ -173,7 +173,7 @@ pub fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
     grouped(experiments().iter().filter_map(|of| Some((of.group.as_deref()?, of.name.as_str()))))
 }
 
-/// Returns the plan of every experiment, in order of the run.
+/// Returns the plan of every experiment, in the order in which a full run measures the experiments.
 ///
 /// # Panics
 /// Never panics: tests build the plan of every shipped experiment.
@@ -181,9 +181,9 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
     experiments().iter().map(|of| of.plan(settings).unwrap_or_else(|error| panic!("{error}"))).collect()
 }
 
-/// Returns the plans possible with a guest as host A, for the guest's accelerator and driver, in order of a default
-/// run. By default, the guest sends. In experiments about receiving, the guest receives. In experiments about a server,
-/// the guest serves.
+/// Returns the plans possible with a guest as host A, for the guest's accelerator and driver, in the order in which a
+/// default run measures the experiments. By default, the guest sends. In experiments about receiving, the guest
+/// receives. In experiments about a server, the guest serves.
 ///
 /// # Panics
 /// Never panics: tests build the plan of every shipped experiment.

@@ -102,7 +102,7 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     }
 }
 
-/// Applies the bounds to every variant except the base. Metrics without a comparison are omitted.
+/// Applies the bounds to every variant except the base. A bound is omitted if no comparison in its metric exists.
 fn judgements(bounds: &[Bound], variants: &[Variant]) -> Vec<Judgement> {
     let each = variants.iter().skip(1).flat_map(|variant| bounds.iter().map(move |bound| (variant, bound)));
     each.filter_map(|(variant, bound)| judgement(bound, variants, variant)).collect()

@@ -1,6 +1,6 @@
 //! The typed configuration of a run, converted from a profile.
 //!
-//! A field without a comment has the name of a parameter. `parameters.toml` describes that parameter.
+//! A field without a comment is the value of a parameter with the same name, described in `parameters.toml`.
 
 mod read;
 
@@ -233,9 +233,9 @@ pub enum Arrivals {
     Closed,
     /// Poisson process with a mean rate, independent of outstanding requests.
     Poisson,
-    /// One request per interval.
+    /// One request is due at the start of each interval.
     Periodic,
-    /// Several requests at once per interval.
+    /// Several requests are due at once at the start of each interval.
     Bursts,
 }
 

@@ -48,7 +48,7 @@ pub struct Explanation {
     pub bus: Vec<Part>,
     /// Activities and idle time of all processors together.
     pub processor: Vec<Part>,
-    /// Activities and idle time of each processor, in order; empty for a single processor.
+    /// Activities and idle time of each processor, by index of the processor; empty for a single processor.
     pub processors: Vec<Vec<Part>>,
     /// Mean wait of a frame in the adapter's memory, microseconds.
     pub ring_wait_us: f64,

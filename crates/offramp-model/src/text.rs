@@ -37,7 +37,8 @@ pub(crate) fn render(template: &str, values: Value) -> String {
     template.render(values).unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-/// Formats a number with four digits, or more before the point. A whole number gets no decimals.
+/// Formats a number with four significant digits, or with all digits of the integer part if there are more. A whole
+/// number gets no decimals.
 fn number(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();

@@ -51,18 +51,18 @@ pub(super) const PREDICTED_OF_RECEIVER: [((&str, &str), Setup); 2] = [
 /// Experiments at 1 Gbit/s with processors kept awake: one small TCP request at a time, and bulk data.
 const ROUND_TRIPS: &str = "moderation-rpc";
 pub(super) const BULK: &str = "moderation-bulk";
-/// Variant without moderation, from which the time is derived that a request waits until processes run.
+/// Variant without moderation. The time that a request waits until processes run is derived from this variant.
 pub(super) const PLAIN: (&str, &str) = (ROUND_TRIPS, "off");
-/// Variant in which a timer ends the delay of each request, after the gap between two interrupts. From this variant,
-/// the delay is derived with which the adapters' thread detects an expired timer.
+/// Variant in which a timer ends the delay of each request, after the gap between two interrupts. The delay until the
+/// adapters' thread detects an expired timer is derived from this variant.
 pub(super) const CAPPED: (&str, &str) = (ROUND_TRIPS, "8000/s");
 /// Variants from which the waits are derived.
 const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];
-/// Maximum wait of a first frame in the lab's variant "50 us or 32", microseconds.
+/// Maximum time from the first waiting frame to the interrupt in the lab's variant "50 us or 32", microseconds.
 const COALESCED_US: f64 = 50.0;
 
 /// The moderation of a variant of the lab, and the corresponding settings of the model. The settings are the word of
-/// `adapter.moderation`, and the maximum wait of a first frame.
+/// `adapter.moderation`, and the maximum time from the first waiting frame to the interrupt.
 pub(super) struct Moderated {
     pub(super) of: (&'static str, &'static str),
     pub(super) moderation: &'static str,

@@ -117,8 +117,9 @@ pub fn predict(
     PREDICTED.into_iter().chain(of_receiver).map(one).collect()
 }
 
-/// Sets up a receive-only host. The peer shares a processor with the adapters, so the gap between two frames of the
-/// model's peer is `Costs::peer_ns`. The wake-up time is 0, because the derived costs already include wake-ups.
+/// Returns the profile `base` with the costs of a receive-only host. The peer shares a processor with the adapters, so
+/// the gap between two frames of the model's peer is `Costs::peer_ns`. The wake-up time is 0, because the derived costs
+/// already include wake-ups.
 fn set_up_receiver(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, ProfileError> {
     let mut profile = set_up(base, costs, setup)?;
     profile.set("host.wake_time", "0ns")?;

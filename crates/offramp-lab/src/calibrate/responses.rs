@@ -84,7 +84,8 @@ pub fn predict_responses(
     Ok(found)
 }
 
-/// Sets up hosts that do not sleep, at 1 Gbit/s. Transmit completions need no interrupt.
+/// Returns the profile `base` with hosts that do not sleep, and with a link of 1 Gbit/s. Transmit completions need no
+/// interrupt.
 fn set_up(base: &Profile, moderated: &Moderated, waits: &Waits) -> Result<Profile, ProfileError> {
     let mut profile = base.clone();
     let timer_us = waits.timer_ns / NANOSECONDS_PER_MICROSECOND;

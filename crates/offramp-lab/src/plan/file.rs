@@ -40,7 +40,7 @@ const NAME_LETTERS_MAX: usize = 40;
 const TEXT_LETTERS_MAX: usize = 1000;
 /// Maximum value of `seconds_min`.
 const SECONDS_MIN_MAX: f64 = 60.0;
-/// Maximum server work per transaction, microseconds.
+/// Maximum processor time of the server per transaction, microseconds.
 const WORK_USECS_MAX: u64 = 1_000_000;
 /// Maximum number of queue pairs per adapter.
 const QUEUES_MAX: u16 = 64;
@@ -252,7 +252,8 @@ impl Experiment {
                 return Err(place.wrong(at, &format!("bounds.best_of: there is no variant {name:?}")));
             }
         }
-        // Some errors only show in the merged settings, so both plans are built once.
+        // Some errors only show in the merged settings, so this function builds the plan without a guest and the plan
+        // with a guest.
         let settings = Settings::default();
         let guest = self.guest_plan(&settings, Accelerator::Uml, DriverCoalescing::Adaptive)?;
         let plans = [Some(self.plan(&settings)?), guest];

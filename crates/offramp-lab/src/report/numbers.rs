@@ -16,7 +16,7 @@ pub fn mbit(bps: f64) -> String {
     format!("{:.2}", bps / 1e6)
 }
 
-/// Formats a number of segments. Half segments occur as the median of two windows.
+/// Formats a number of segments. The median of two congestion windows can be a multiple of half a segment.
 pub fn segments(segments: f64) -> String {
     if segments < 100.0 && segments.fract() != 0.0 { format!("{segments:.1}") } else { count(segments) }
 }
@@ -26,7 +26,7 @@ pub fn seconds(seconds: f64) -> String {
     format!("{seconds:.2}")
 }
 
-/// Formats processor seconds with two decimals. Values below 0.1 have three decimals.
+/// Formats processor time in seconds, with two decimals. Values below 0.1 have three decimals.
 pub fn cpu_seconds(seconds: f64) -> String {
     if seconds < 0.1 { format!("{seconds:.3}") } else { format!("{seconds:.2}") }
 }

@@ -240,8 +240,8 @@ fn of_trouble(experiment: &Experiment) -> Vec<Column> {
     columns.into_iter().flatten().collect()
 }
 
-/// Returns the ratio of a variant's throughput or transaction rate to the base. The verdict's ratio is used if
-/// available.
+/// Returns the ratio of a variant's throughput or transaction rate to the base. If a verdict compares the two variants,
+/// its ratio is used, otherwise the ratio of the medians.
 fn versus_base(experiment: &Experiment, variant: &Variant) -> Option<String> {
     let base = experiment.variants.first()?;
     let (metric, of_base, of_variant) = match (base.transactions_per_s, variant.transactions_per_s) {

@@ -173,7 +173,7 @@ pub fn verdicts(experiment: &Experiment) -> impl Iterator<Item = &Verdict> {
     experiment.verdict.iter().chain(&experiment.verdicts)
 }
 
-/// Groups the verdicts by pair of variants, in order of the report, without duplicates.
+/// Groups the verdicts by pair of variants, in the order in which the report lists the verdicts, without duplicates.
 pub fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
     let mut groups: Vec<Vec<&Verdict>> = Vec::new();
     for verdict in verdicts(experiment) {

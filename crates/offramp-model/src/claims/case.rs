@@ -295,7 +295,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Case>, ProfileError> {
     texts(paths)?.iter().map(|(file, text)| Case::parse(text, file)).collect()
 }
 
-/// Returns files with their texts. For a directory, returns all its `.toml` files in order of names.
+/// Returns the paths and the texts of files. For a directory, returns all its `.toml` files in order of names.
 pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>, ProfileError> {
     let failed = |file: &Path, error| ProfileError::Read { file: file.display().to_string(), error };
     let mut files = Vec::new();

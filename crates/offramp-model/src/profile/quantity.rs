@@ -13,7 +13,8 @@ pub enum Tag {
     Documented,
     /// Calculated from other numbers, which the source names.
     Derived,
-    /// Fitted to the rows of claims in [`Quantity::fitted_to`]. These rows are then no predictions.
+    /// Fitted to the rows of claims in [`Quantity::fitted_to`]. The rows to which the number was fitted are no
+    /// predictions.
     Fitted,
     /// Unknown, and chosen with knowledge of the published results of the rows in [`Quantity::fitted_to`]. No result
     /// that depends on this number is a prediction.

@@ -58,7 +58,7 @@ pub(super) enum Stage {
     OutputQueue,
 }
 
-/// Display names of the stages, in order.
+/// Display names of the stages, in the order of [`Stage`].
 const STAGES: [&str; 8] = [
     "link and peer",
     "adapter and bus",
@@ -97,7 +97,7 @@ pub(super) enum Queue {
     Output,
 }
 
-/// Display names of the queues, in order.
+/// Display names of the queues, in the order of [`Queue`].
 const QUEUES: [&str; 3] = ["ring", "backlog", "output queue"];
 
 /// A class of exchanges with equal frame lengths.

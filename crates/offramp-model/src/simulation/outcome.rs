@@ -232,9 +232,9 @@ pub struct Outcome {
     pub processors: u64,
     /// Utilization of the busiest processor, percent.
     pub busiest_processor_percent: f64,
-    /// Load of each processor, in order.
+    /// Load of each processor, by index of the processor.
     pub processor_loads: Vec<ProcessorLoad>,
-    /// Load of each queue pair, in order.
+    /// Load of each queue pair, by index of the queue; first the queues of the first adapter.
     pub queue_loads: Vec<QueueLoad>,
     /// `true` if both stations share the time of the link (half duplex).
     pub line_is_shared: bool,

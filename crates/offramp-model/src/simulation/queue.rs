@@ -150,7 +150,7 @@ impl Driver {
         self.moderator.ring_has(u32::try_from(self.memory.room_frames()).unwrap_or(u32::MAX));
     }
 
-    /// Adds `frames` frames, and the driver's time, to the measured cost of the interrupt.
+    /// Adds `frames` frames, and the driver's processor time `costs`, to the measured cost of the current interrupt.
     pub(super) fn handles(&mut self, frames: u64, costs: &[(Activity, Span)]) {
         if let Some(handling) = &mut self.handling {
             handling.frames += frames;

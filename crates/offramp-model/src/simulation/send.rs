@@ -1,7 +1,7 @@
 //! The transmit path of TCP and UDP in the host under study.
 //!
-//! TCP data are always sent by the process, even if an acknowledgement opened the window. The work thus stays in order,
-//! and on the processor of the process.
+//! TCP data are always sent by the process, even if an acknowledgement opened the window. The sends thus stay in order,
+//! and run on the processor of the process.
 
 use super::engine::PAGE_LEN;
 use super::frame::{Content, Frame};

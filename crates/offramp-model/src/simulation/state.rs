@@ -204,7 +204,7 @@ pub(super) struct Simulation {
     pub(super) exchanges: Option<Exchanges>,
     /// Number of frames in the backlog of each processor, between interrupt handler and protocol.
     pub(super) backlogs: Vec<usize>,
-    /// Polls by the softirqs, for each processor.
+    /// State of the polls that the softirqs run, for each processor.
     pub(super) polls: Vec<Polls>,
     /// Time at which the slower link of the peer is free again.
     pub(super) hop_free: Time,
@@ -279,7 +279,8 @@ impl Simulation {
         usize::from(self.steering.is_forwarded(&frame.content))
     }
 
-    /// Submits a job to a processor. The costs of the job count for the activities at once, not only when the job runs.
+    /// Submits a job to a processor. The job's costs are added to the time of the activities at once, not when the job
+    /// runs.
     pub(super) fn work(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
         let processor = self.place(priority, &job);
         let cost = self.charge(processor, costs);
