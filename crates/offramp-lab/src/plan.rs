@@ -181,9 +181,9 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
     experiments().iter().map(|of| of.plan(settings).unwrap_or_else(|error| panic!("{error}"))).collect()
 }
 
-/// Returns the plans possible with a guest as host A, for the guest's accelerator and driver, in the order in which a
-/// default run measures the experiments. By default, the guest sends. In experiments about receiving, the guest
-/// receives. In experiments about a server, the guest serves.
+/// Returns the plans possible with a guest as host A, for the guest's accelerator and driver. The order is the order of
+/// the experiments in a default run. By default, the guest sends. In experiments about receiving, the guest receives.
+/// In experiments about a server, the guest serves.
 ///
 /// # Panics
 /// Never panics: tests build the plan of every shipped experiment.

@@ -233,9 +233,9 @@ pub enum Arrivals {
     Closed,
     /// Poisson process with a mean rate, independent of outstanding requests.
     Poisson,
-    /// One request is due at the start of each interval.
+    /// One request is due at a time, at regular intervals.
     Periodic,
-    /// Several requests are due at once at the start of each interval.
+    /// Several requests are due at once, at regular intervals.
     Bursts,
 }
 

@@ -37,8 +37,8 @@ pub(crate) fn render(template: &str, values: Value) -> String {
     template.render(values).unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-/// Formats a number with four significant digits, or with all digits of the integer part if there are more. A whole
-/// number gets no decimals.
+/// Formats a number with four digits: three decimals below 10, two below 100, one below 1000, and none from 1000 on. A
+/// whole number gets no decimals.
 fn number(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();

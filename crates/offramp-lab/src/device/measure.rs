@@ -265,8 +265,8 @@ fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) 
         // most of a receiver's work.
         host_cpu_s: Some(cpu_s),
         machine_cpu_s: Some(cpu_s),
-        // The measured time of the traffic report and the time between the two readings differ slightly, so the bytes
-        // are scaled to the time between the readings.
+        // The measured time of the traffic report differs slightly from the time between the two readings. The bytes
+        // are therefore scaled to the time between the readings.
         bytes: if own.seconds > 0.0 { (own.bytes as f64 / own.seconds * elapsed_s) as u64 } else { 0 },
         retransmits: is_tcp.then_some(flow.retransmits),
         lost_frames: (!is_tcp).then_some(flow.datagrams_lost),

@@ -96,8 +96,7 @@ impl Iommu {
         miss - miss * walked_for.min(PPM) / PPM
     }
 
-    /// Returns the mean time that the page walks for an access to `bytes` occupy all walkers: the time of the walks,
-    /// divided by the number of walkers.
+    /// Returns the mean time of the page walks for an access to `bytes`, divided by the number of walkers.
     fn walk_time_of(&self, bytes: u64, under_way: u64) -> Span {
         let pages = bytes.div_ceil(self.page_len).max(1);
         Span(self.walk_time.times(pages).scaled_ppm(self.walk_ppm(under_way)).0 / self.walkers.max(1))

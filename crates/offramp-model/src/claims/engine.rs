@@ -233,8 +233,8 @@ pub(super) fn parameters(case: &Case, is_wanted: impl Fn(Tag) -> bool) -> Vec<(&
     for planned in case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten() {
         for (key, quantity) in planned.profile.said() {
             let is_number = !matches!(key.dimension, Dimension::Choice(_)) && quantity.value > 0;
-            // If several runs have the parameter, a value from the profile replaces a value set by a case, because only
-            // the profile's value has a source.
+            // If runs differ in the parameter, a value from the profile replaces a value set by a case. Only the
+            // profile's value has a source.
             let is_better = found.get(key.name).is_none_or(|(_, of)| of.tag == Tag::Set);
             if is_number && !OF_THE_RUN.contains(&key.name) && is_wanted(quantity.tag) && is_better {
                 found.insert(key.name, (key, quantity.clone()));

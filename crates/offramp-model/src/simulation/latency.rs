@@ -37,8 +37,8 @@ pub struct Latency {
     /// Mean age of the outstanding exchanges at the end of the measured time, limited to the measured time,
     /// microseconds.
     pub under_way_at_end_us: f64,
-    /// `true` if the number of outstanding exchanges grew by more than one burst and 1 % of the exchanges due. If
-    /// `grows` is `true`, latencies depend on the length of the run.
+    /// `true` if the number of outstanding exchanges grew by more than one burst, and by more than 1 % of the exchanges
+    /// due. If `grows` is `true`, latencies depend on the length of the run.
     pub grows: bool,
     /// Mean number of raw frames in each queue of the host.
     pub queues: Vec<QueueMean>,

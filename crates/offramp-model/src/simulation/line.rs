@@ -37,8 +37,8 @@ impl Simulation {
             || self.hop_free.since(self.now) >= hop.times(frames)
     }
 
-    /// Sends a frame on a full-duplex link. Each frame starts after the previous frame and its gap, so start and end of
-    /// a frame are known as soon as the frame is sent.
+    /// Sends a frame on a full-duplex link. Each frame starts after the previous frame and its gap, so the end of the
+    /// transmission is known at once.
     fn send_alone(&mut self, adapter: usize, station: Station, frame: Frame) {
         let taken = self.config.link.frame_time(frame.len);
         let gap = self.config.link.gap();
