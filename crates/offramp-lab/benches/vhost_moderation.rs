@@ -33,7 +33,7 @@ use vhost_common::{Rig, RigConfig};
 
 /// Number of rounds. A round has a sample of every policy, and the report shows the median of each figure. The p99 of a
 /// sample depends on eight late requests, and the machine sometimes pauses for a millisecond. With half as many rounds,
-/// the uncertainty of the ratio of two p99 would be at least 50 %.
+/// the uncertainty of the ratio of two 99th percentiles would be at least 50 %.
 const ROUNDS: usize = 60;
 const SAMPLE: Duration = Duration::from_millis(200);
 const RATE_BPS: u64 = 1_000_000_000;
@@ -78,7 +78,8 @@ struct Sample {
     frames_per_s: f64,
     calls_per_s: f64,
     calls_per_frame: f64,
-    /// Number of requests and responses per second: the number of calls needed if every message gets its own call.
+    /// Number of requests and responses per second. The number of vhost calls (interrupts) would be equal if every
+    /// message caused its own call.
     messages_per_s: f64,
     /// Number of frames dropped because the receiving guest was late and had no free buffer.
     lost: u64,

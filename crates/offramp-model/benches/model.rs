@@ -33,8 +33,8 @@ const RUNS: usize = 5;
 
 /// Target for the speed-up of a sweep by a second thread.
 const SCALING_TARGET: f64 = 1.9;
-/// Sweeps for scaling: description, number of points, and simulated time per point. The warm-up adds one second. Each
-/// sweep takes about a third of a second on one thread.
+/// Sweeps for scaling: description, number of points, and simulated time per point. The warm-up adds one second of
+/// simulated time per point. Each sweep takes about a third of a second on one thread.
 const SWEEPS: [(&str, usize, &str); 2] = [("many short points", 300, "1s"), ("few long points", 6, "100s")];
 /// Number of rounds per sweep. The number is odd, so that the median is a measured round.
 const ROUNDS: usize = 15;

@@ -51,8 +51,8 @@ fn in_the_product(ring_entries: usize) -> Burst {
     Burst { lost: received.lost_total(), interrupts: received.interrupts.get() }
 }
 
-/// Returns the numbers of lost frames and interrupts per complete reply in the model. As in the product, the host
-/// empties the ring before the next reply.
+/// Returns the number of frames lost in a run of the model, and the number of interrupts per complete reply. As in the
+/// product, the host empties the ring before the next reply.
 fn in_the_model(ring_entries: usize) -> Burst {
     let settings = [
         ("adapter.receive_descriptors", format!("{ring_entries}frame")),

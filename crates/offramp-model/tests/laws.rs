@@ -41,7 +41,7 @@ struct Law {
     each: BTreeMap<String, Vec<toml::Value>>,
     #[serde(default)]
     draw: BTreeMap<String, Draw>,
-    /// Values derived from the drawn values, evaluated in order, in the format `name = expression`.
+    /// Values derived from the drawn values, evaluated in the order of the list, in the format `name = expression`.
     #[serde(default, rename = "let")]
     given: Vec<String>,
     #[serde(default)]

@@ -1,10 +1,11 @@
 //! The model of PCI Express, compared with the measurements of `pcie-bench` ([`offramp_model::bus::pcie::measured`]).
-//! The data cover six hosts, reads, writes and both, with 40 sizes each, aligned and unaligned.
+//! The data cover six hosts. For each host, the data have a curve for reads, for writes, and for concurrent reads and
+//! writes, with 40 aligned and unaligned sizes.
 //!
 //! Targets: the model's error is at most 10 % for at least 80 % of all points, and for 90 % of the servers' points. On
 //! each server curve, the error is at most 10 % for at least three quarters of the points. The desktop's curves have no
-//! separate target, because the desktop's rates are irregular. The rates fall with larger transfers, and double between
-//! two sizes.
+//! separate target, because the desktop's rates are irregular. Some of the desktop's rates fall with larger transfers,
+//! and some double from one size to the next.
 
 use Transfers::{Read, Write};
 use offramp_model::bus::Transfers;

@@ -47,7 +47,7 @@ fn request(tx: &mut TxQueue, kind: u8, begun: Instant) {
     tx.send(&VnetHeader::default(), &[&request]);
 }
 
-/// Sends the last frame, of kind `kind`, and repeats this frame until the thread ends.
+/// Sends the last frame, of kind `kind`, and repeats this frame until the receiving `thread` ends.
 pub fn end<T>(tx: &mut TxQueue, kind: u8, begun: Instant, thread: &ScopedJoinHandle<T>) {
     request(tx, kind, begun);
     let mut sent = Instant::now();
@@ -93,7 +93,7 @@ pub fn time_answers(rx: &mut RxQueue, begun: Instant) -> Vec<u64> {
     }
 }
 
-/// Sends full frames at intervals of `bulk_every`, and requests at intervals of `request_every`, if given.
+/// Sends a burst of full frames every `bulk_every`, and a request every `request_every`, if given.
 pub fn send(tx: &mut TxQueue, begun: Instant, time: Duration, request_every: Option<Duration>, bulk_every: Duration) {
     let mut bulk = frame(BULK_LEN, BULK);
     let (mut bulk_due, mut request_due) = (Duration::ZERO, request_every);
@@ -111,7 +111,8 @@ pub fn send(tx: &mut TxQueue, begun: Instant, time: Duration, request_every: Opt
                 }
             }
             tx.publish();
-            // Time lost to a full link is not made up, so that frames are never sent faster than the link rate.
+            // Of the time lost to a full ring, at most `bulk_every` is made up, so that frames are hardly sent faster
+            // than the link rate.
             bulk_due = (bulk_due + bulk_every).max(now.saturating_sub(bulk_every));
         }
         if request_due.is_some_and(|due| now >= due) {

@@ -17,7 +17,7 @@ const COLUMNS: [(&str, Column); 5] = [
     ("calls/frame", |sample| sample.calls_per_frame),
 ];
 
-/// A limit on the ratio of a contender to the contender with which a bound compares it.
+/// A limit on the ratio of a contender's figure to the figure of another contender.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     AtMost(f64),

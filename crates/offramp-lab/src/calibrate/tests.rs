@@ -245,7 +245,7 @@ fn what_was_measured_is_in_the_profile_with_the_interval_of_its_rounds() {
     let profile = profile.unwrap();
     let quantity = profile.quantity("host.chunk_time");
     let [low, high] = quantity.interval.unwrap();
-    // The true cost of the simulated machine is 900 ns.
+    // The simulated machine's true cost per send, in `host.chunk_time`, is 900 ns.
     let is_near = |value: u64, expected: f64| (value as f64 / 1000.0 / expected - 1.0).abs() < 0.02;
     assert!(is_near(low, 900.0) && is_near(quantity.value, 900.0) && is_near(high, 9000.0), "{quantity:?}");
     assert!(quantity.source.contains("12 rounds"), "{quantity:?}");
@@ -331,7 +331,8 @@ fn a_sample_that_tells_nothing_costs_its_round_and_not_the_run() {
 }
 
 /// Returns results for requests and bulk data under moderation, as measured on a virtual machine with two processors.
-/// Requests have median and 99th percentile in microseconds. Bulk data have interrupts per second of both hosts.
+/// For requests, the figures are the median and the 99th percentile of the latency, in microseconds. For bulk data, the
+/// figure is the number of interrupts per second of both hosts.
 fn moderated_experiments() -> Vec<Experiment> {
     let rpc = [("off", 76.3, 101.0), ("8000/s", 140.3, 162.6), ("quiet-or-area", 77.0, 101.6), ("e1000", 76.7, 101.2)];
     let rpc = rpc.into_iter().chain([("50 us or 32", 206.3, 233.0)]);

@@ -27,7 +27,7 @@ pub(super) struct Busy {
 }
 
 impl Busy {
-    /// Starts the measured time at `now`. A booking made later counts only for its time after `now`.
+    /// Starts the measured time at `now`. Of each later booking, only the time after `now` counts.
     pub(super) fn count_from(&mut self, now: Time) {
         self.counts_from = now;
     }
