@@ -1,8 +1,8 @@
 //! Comparison of DPDK's and offramp's vhost-user backends in turn, with DPDK's virtio driver as the guest.
 //!
-//! A host may move virtual processors between cores with a shared cache and cores without one. A move between such
-//! cores changes a result by a multiple. Each sample therefore records the cache-line latency between the two
-//! processors as its placement, and only samples of the same placement are compared.
+//! A hypervisor may move virtual processors between cores with a shared cache and cores without a shared cache. After a
+//! move, a result can be several times higher or lower. Each sample therefore records the cache-line latency between
+//! the two processors as its placement, and only samples of the same placement are compared.
 
 pub mod backend;
 mod placement;
@@ -136,7 +136,7 @@ struct Row {
     ratio_range: [f64; 2],
 }
 
-/// Measures all cells and prints a row per cell and placement. Returns whether all cells could be measured.
+/// Measures all cells and prints a row per cell and placement. Returns whether every cell was measured.
 ///
 /// # Errors
 /// Returns an error if the machine cannot be prepared, or a signal is received.

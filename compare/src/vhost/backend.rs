@@ -89,7 +89,7 @@ pub struct Report {
     pub given: u64,
     /// Number of frames lost in both directions, for any reason.
     pub lost: u64,
-    /// Time of rounds in which at least one frame moved, in nanoseconds.
+    /// Total time of the poll rounds that moved at least one frame, in nanoseconds.
     pub busy_ns: u64,
 }
 
@@ -165,7 +165,7 @@ fn print(report: &Report) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{line}").doing("writing a report")
 }
 
-/// Polls a queue pair, and adds up the time of rounds in which frames moved.
+/// Polls a queue pair, and adds up the time of the poll rounds that moved frames.
 struct Meter<'a> {
     control: &'a Arc<PortControl>,
     began: Instant,

@@ -21,7 +21,7 @@ pub enum Placement {
     Near,
     /// The processors have separate caches on one chip.
     Mid,
-    /// The processors are farther apart.
+    /// The latency is longer than between two caches of one chip.
     Far,
     /// The placement changed during the sample.
     Mixed,

@@ -22,21 +22,22 @@ const BUFFERS: u32 = 32_768;
 const BACKEND_CPU: usize = 0;
 /// Number of the guest's processor.
 const GUEST_CPU: usize = 1;
-/// Time from the start to the first counted packet, in which caches and branch predictors warm up.
+/// Time from the start of the traffic to the first counted packet. In this time, caches and branch predictors warm up.
 const WARM_UP: Duration = Duration::from_millis(700);
 /// Number of turns of each side per round.
 const TURNS: usize = 15;
-/// Time from the start of a turn until its packets are counted.
+/// Warm-up at the start of each turn, before packets are counted.
 const TURN_WARM_UP: Duration = Duration::from_millis(50);
-/// Time of a turn in which packets are counted.
+/// Time in each turn during which packets are counted, after the warm-up.
 const TURN: Duration = Duration::from_millis(100);
-/// Number of bursts that start a loop: 8 bursts of 32 packets fill a ring.
+/// Number of bursts that the guest sends to start the traffic of `Direction::Loop`: 8 bursts of 32 packets fill a ring.
 const LOOP_BURSTS: u32 = 8;
 /// Interval of offramp's reports, in milliseconds.
 const REPORT_MS: u64 = 50;
 /// Maximum wait for offramp's port, and for a report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Profile samples per second, and minimum share in percent of a printed function.
+/// Number of profile samples per second, and minimum share of the samples, in percent, with which a function is
+/// printed.
 const PROFILE_HZ: u32 = 4000;
 const PROFILE_PERCENT_MIN: &str = "2";
 /// Number of a testpmd's only port.

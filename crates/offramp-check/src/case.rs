@@ -25,7 +25,7 @@ const PADDED_PAYLOAD_LEN: u16 = 3;
 const FRAME_LEN_MIN: usize = 60;
 /// A trailer of the Parallel Redundancy Protocol (IEC 62439-3 4.2.7): number, LAN and size, suffix.
 const TRAILER: [u8; 6] = [0x12, 0x34, 0xa0, 0x5a, 0x88, 0xfb];
-/// Number of frames in a [`Train::Long`]. With the usual payload, these frames exceed 64 KiB together.
+/// Number of frames in a [`Train::Long`]. With the usual payload of a train, the frames together exceed 64 KiB.
 const TRAIN_LONG_FRAMES: u16 = 60;
 /// Length in bytes of the header between the outer UDP header and the inner packet: a VXLAN header (RFC 7348).
 const DEEP_LEN: usize = 8;
@@ -343,8 +343,8 @@ impl Case {
         (if self.push { PSH } else { 0 }) | if self.fin { FIN } else { 0 }
     }
 
-    /// Builds the segments. Each segment has a separate length, ID and sequence number. The last segment has PSH and
-    /// FIN, and the first segment has CWR.
+    /// Builds the segments. Each segment has its own length, ID and sequence number. The last segment has PSH and FIN,
+    /// and the first segment has CWR.
     fn segments(&self, headers: &Headers, payload: &[u8], size: usize) -> Vec<Vec<u8>> {
         let pieces: Vec<&[u8]> = payload.chunks(size).collect();
         let segment = |(n, piece): (usize, &&[u8])| {
@@ -457,7 +457,7 @@ impl Case {
 
 /// Timestamp of a case's first frame.
 const FIRST_TIMESTAMP: u32 = 0x0070_0001;
-/// Identity for headers whose addresses nobody reads.
+/// Identity for headers of which only the lengths are used.
 const NOBODY: Identity = Identity { run: 0, case: 0 };
 
 /// Builds a frame whose checksum is absent or wrong.

@@ -37,7 +37,8 @@ const FRAME_LEN_MAX: usize = 128 << 10;
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts to send a frame.
 const SEND_PAUSE: Duration = Duration::from_micros(200);
-/// Maximum time until a link has its carrier again after a feature was switched. Some drivers reset the adapter.
+/// Maximum time until a link has its carrier again after a feature was switched. Some drivers reset the adapter at a
+/// switch, and the link has no carrier during the reset.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
 /// Poll interval of a link without carrier.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
@@ -329,14 +330,14 @@ impl LocalEnd {
                     let meta = RxMeta { checksum, segmentation: frame.request().segmentation, ..RxMeta::default() };
                     return Ok(Some(Captured { bytes: frame.bytes().to_vec(), meta }));
                 }
-                // Frames that this socket refuses do not belong to the check.
+                // A frame that the socket cannot deliver does not belong to the check.
                 Err(error) => self.gone(error).map_or(Ok(()), Err)?,
             }
         }
     }
 }
 
-/// Returns whether input is available within `wait`.
+/// Returns whether `source` becomes readable within `wait`.
 fn is_readable(source: &impl AsFd, wait: Duration) -> std::io::Result<bool> {
     let wait = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
     match poll(&mut [PollFd::new(source.as_fd(), PollFlags::POLLIN)], wait) {

@@ -23,7 +23,8 @@ const BATCH_BYTES_MAX: usize = 512 << 10;
 const BATCH_PARTS_MAX: usize = 16;
 /// Maximum wait for the next frame of a batch, used before the path's delay is known.
 pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(250);
-/// Minimum wait for the next frame, even on a fast path. A processor can be busy with other work for this time.
+/// Minimum wait for the next frame, even on a fast path. The minimum allows for a processor that is busy with other
+/// work.
 const PATIENCE_MIN: Duration = Duration::from_millis(50);
 /// Wait for the next frame, as a multiple of the first frame's delay.
 const PATIENCE_FACTOR: u32 = 50;
@@ -38,10 +39,10 @@ const LINGER: Duration = Duration::from_millis(1);
 /// Maximum number of attempts for a case with missing frames. Other traffic may have displaced the missing frames.
 const ATTEMPTS_MAX: u32 = 6;
 /// Number of rounds with a received plain frame and a missing probe, after which the path is considered to drop the
-/// probe's kind of frame. The number is chosen, not derived.
+/// probe's kind of frame. The number is an arbitrary choice.
 const PROBE_ROUNDS: usize = 3;
-/// Milliseconds before each round of a probe. The pauses are chosen, because other traffic may fill a queue for a
-/// while.
+/// Pause before each round of a probe, in milliseconds. Pauses are needed because other traffic may fill a queue for a
+/// while. The values are an arbitrary choice.
 const PROBE_PAUSES: [u64; 6] = [0, 10, 150, 150, 300, 300];
 /// Pause before a case is sent again, multiplied by the number of the attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(3);
@@ -189,8 +190,8 @@ impl Exchange<'_> {
         let (refused, mut captured, _) = self.send(&batch)?;
         let judge = |(identity, built): (Identity, Built)| {
             let frames = captured.remove(&identity.case).unwrap_or_default();
-            // A fault may depend on the case's bytes, which are derived from its number. A repeat must therefore use
-            // the same number.
+            // A fault may depend on the case's bytes, which are derived from the case's number. A repeat must therefore
+            // use the same number.
             let case = Case { number: Some(identity.case), ..built.case };
             let is_coalesced = frames.iter().any(|frame| frame.meta.segmentation.is_some());
             // A UDP socket chooses the IPv4 IDs itself.
@@ -231,9 +232,9 @@ impl Exchange<'_> {
         Ok(false)
     }
 
-    /// Sends these cases in rounds, together with a plain frame. A case is settled when it is received, or when it was
-    /// missing in [`PROBE_ROUNDS`] rounds with a received plain frame. The outcome is `None` if the path lost too many
-    /// plain frames.
+    /// Sends `cases` in rounds, each round together with the frame `plain`. A case is settled when it is received, or
+    /// when it was missing in [`PROBE_ROUNDS`] rounds with a received plain frame. The outcome of a case is `None` if
+    /// the path lost too many plain frames to settle the case.
     pub(crate) fn probe(&mut self, plain: &Case, cases: &[Case]) -> Result<Vec<Option<Outcome>>, CheckError> {
         let mut outcomes: Vec<Option<Outcome>> = cases.iter().map(|_| None).collect();
         let mut rounds = 0;

@@ -2,7 +2,7 @@
 //! name of a fault.
 //!
 //! An interface can deliver super-frames, and frames with partial checksums. The oracle first segments super-frames and
-//! computes partial checksums by the metadata, so that it compares only wire frames.
+//! completes partial checksums as the metadata says, so that the oracle compares only wire frames.
 
 mod fields;
 
@@ -72,7 +72,7 @@ fn has_cwr(frame: &[u8]) -> bool {
     value_of(frame, Name::Flags).is_some_and(|flags| flags[0] & packet::CWR != 0)
 }
 
-/// Converts a captured frame to wire frames: segments super-frames, and computes partial checksums.
+/// Converts a captured frame to wire frames: segments super-frames, and completes partial checksums.
 fn complete(captured: &Captured) -> Result<Vec<Wire>, Difference> {
     check_aggregate(captured)?;
     let mut bytes = captured.bytes.clone();
@@ -229,7 +229,8 @@ impl<'a> Comparison<'a> {
         Some(self.of_frame(fault, n, "order", &expected, &got))
     }
 
-    /// Returns a frame with a wrong checksum and an earlier frame that it has overtaken.
+    /// Returns the index of a frame with a wrong checksum, and the index of an earlier frame that was captured after
+    /// this frame.
     fn overtaking(&self) -> Option<(usize, usize)> {
         let mut bad = (0..self.matched.len()).filter(|n| self.built.expected[*n].is_bad);
         bad.find_map(|n| {

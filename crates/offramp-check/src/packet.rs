@@ -254,7 +254,8 @@ impl Headers {
                 Ip::V6 => {
                     let len = self.ip_len() - 40 + FRAGMENT_LEN + piece.len();
                     head[at + 4..at + 6].copy_from_slice(&(len as u16).to_be_bytes());
-                    // No other extension header precedes the fragment header, because `ip_options` is 0 in a train.
+                    // No other extension header precedes the fragment header, because only trains are fragmented, and
+                    // `ip_options` is 0 in a train.
                     head[at + 6] = FRAGMENT;
                     head.extend([protocol_number(self.protocol), 0]);
                     head.extend((offset | more).to_be_bytes());

@@ -121,7 +121,7 @@ pub(crate) fn features_of(side: Side) -> Vec<&'static str> {
 const TAG: u16 = 5 << 13 | 0x3ed;
 /// All tags used in cases.
 pub(crate) const VLANS: [u16; 3] = [1, TAG, 0xfffe];
-/// Length of a tag in bytes.
+/// Length of a VLAN tag in bytes.
 pub(crate) const TAG_LEN: usize = 4;
 /// Minimum length of a full packet in bytes: the minimum MTU of IPv6 (RFC 8200 5).
 pub(crate) const LONG_MIN: usize = 1280;
@@ -188,7 +188,7 @@ pub(crate) fn too_long(mtu: usize) -> Case {
     }
 }
 
-/// Returns the VLAN of a tag.
+/// Returns the VLAN identifier in a VLAN tag.
 pub(crate) fn vlan_of(tag: u16) -> u16 {
     tag & 0xfff
 }

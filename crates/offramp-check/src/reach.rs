@@ -87,8 +87,8 @@ impl Reach {
             let lost: Vec<bool> = outcomes[..vlans.len()].iter().map(Option::as_ref).map(is_without_tag).collect();
             for (n, vlan) in plan::VLANS.into_iter().map(plan::vlan_of).enumerate() {
                 obstacles.extend(vlans[n].then_some(Obstacle::Vlan(vlan)));
-                // A path that removes the tags of every VLAN has no native VLAN. In this case, an interface is at
-                // fault, and the check reports the fault.
+                // A path that removes the tags of every VLAN has no native VLAN. If every tag is removed, an interface
+                // is at fault, and the check reports the fault.
                 let is_native = lost[n] && lost.iter().any(|is_lost| !is_lost);
                 obstacles.extend(is_native.then_some(Obstacle::NativeVlan(vlan)));
             }

@@ -155,7 +155,7 @@ impl Exchange<'_> {
         Ok(Ok(lost))
     }
 
-    /// Fetches the captured frames of these flows until all frames are fetched, or no frame is received within the
+    /// Fetches the captured frames of `flows` until all frames are fetched, or no frame is received within the
     /// patience.
     fn fetch(&mut self, flows: &mut [&mut Flow]) -> Result<(), CheckError> {
         let mut last = Instant::now();

@@ -389,7 +389,7 @@ impl Direction<'_> {
         let allowed = self.allowed();
         Ok(match self.exchange.one(&probe, allowed)? {
             Outcome::Refused(errno) => Some(format!("{refuser} ({})", nix::errno::Errno::from_raw(errno).desc())),
-            // If this case is wrong, the cases of the offload will show the fault.
+            // A wrong `probe` is no reason to skip the offload, because the cases of the offload show the same fault.
             Outcome::Right | Outcome::Wrong(_) => None,
         })
     }
@@ -434,8 +434,8 @@ impl Direction<'_> {
         Ok(Row { cases: 1, ..self.row(MTU, interface, Vec::new(), verdict) })
     }
 
-    /// Checks all offloads of both ends together, except offloads that were wrong alone. Sends the cases of the
-    /// offloads that are not excluded.
+    /// Checks all offloads of both ends together, except offloads whose separate check found a fault. Sends the cases
+    /// of the remaining offloads.
     fn together(&mut self, mtu: usize, interface: &str) -> Result<Row, CheckError> {
         let is_wrong = |offload: &&Offload| {
             self.rows.iter().any(|row| row.offload == offload.name && matches!(row.verdict, Verdict::Wrong(_)))

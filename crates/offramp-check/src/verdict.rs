@@ -65,7 +65,7 @@ pub struct Row {
     /// Number of cases with frames lost by the path. A lost case was right on a further attempt, or plain frames were
     /// lost at the same time.
     pub lost: usize,
-    /// Texts with the causes for which cases were left out.
+    /// Descriptions of the causes for which cases were omitted.
     pub left_out: Vec<String>,
     /// The verdict.
     #[serde(flatten)]
@@ -84,12 +84,12 @@ pub enum Verdict {
     NotOffered,
     /// The path does not carry the frames of the cases.
     NotTested {
-        /// Reason for the missing test.
+        /// Reason why the offload was not tested.
         why: String,
     },
     /// These interfaces and this kernel cannot show the effect of the offload.
     NotReachable {
-        /// Reason for the missing test.
+        /// Reason why the offload was not tested.
         why: String,
     },
 }

@@ -36,13 +36,13 @@ const FEATURES: [&str; 6] = [
 /// Length of a tagged TCP frame over IPv4, unique among the cases of checksums.
 const LEN_OF_ONE_CASE: usize = 122;
 
-/// The losses of the path.
+/// The frames that the path loses.
 #[derive(Clone, Copy, Debug)]
 enum Loses {
     EverySecond,
     /// The last segment of each super-frame that the interface segments.
     LastOfTso,
-    /// This number of transmissions of one checksum case.
+    /// The first transmissions of one checksum case, up to this number.
     OneCase(usize),
     /// All frames for which the function returns true.
     Kind(fn(&[u8]) -> bool),

@@ -16,7 +16,7 @@ pub struct Echo {
     lens: Box<[usize]>,
     slot_len: usize,
     frame_len_max: usize,
-    /// Number of frames put so far.
+    /// Number of frames stored in slots so far.
     head: usize,
     /// Number of frames flushed so far; only flushed frames can be taken.
     flushed: usize,

@@ -89,7 +89,7 @@ fn foreign(len: usize, fill: &mut impl Rng) -> Vec<u8> {
 }
 
 /// Builds the frames of one queue: short UDP and non-IP frames of every length class, then frames that fill one buffer.
-/// If `chained`, frames for chains of buffers follow. The same seed gives the same frames.
+/// If `chained` is true, frames that need a chain of buffers follow. The same seed gives the same frames.
 pub fn mixed(seed: u64, chained: bool) -> Vec<Vec<u8>> {
     let mut random = SmallRng::seed_from_u64(seed);
     let flow = 1024 + (seed % 60_000) as u16;

@@ -75,8 +75,8 @@ impl Default for HostSettings {
 }
 
 impl HostSettings {
-    /// Describes GRO, busy polling and RPS, as far as they differ from the defaults. Experiments describe their own
-    /// settings.
+    /// Describes the settings of GRO, busy polling and RPS that differ from the defaults. The description of an
+    /// experiment covers the other settings.
     pub fn said(&self) -> String {
         let busy_poll = format!("busy polling for {} us", self.busy_poll_usecs);
         let said =

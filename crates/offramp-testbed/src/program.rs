@@ -110,7 +110,7 @@ impl Program {
             .map_err(|error| Failure::Failed(format!("telling {} \"{line}\": {error}{}", self.name, self.tail())))
     }
 
-    /// Writes a line to the program's standard input, as [`Program::say`] does.
+    /// Writes a line to the program's standard input like [`Program::say`], but returns the system's error.
     ///
     /// # Errors
     /// Returns the system's error if the program no longer reads its standard input.
@@ -142,7 +142,7 @@ impl Program {
         })
     }
 
-    /// Waits like [`Program::wait_for`], until `stop` is set.
+    /// Waits like [`Program::wait_for`], but ends early if `stop` is set.
     ///
     /// # Errors
     /// Returns the reason if the wait ends without a result.

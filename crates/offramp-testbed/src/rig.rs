@@ -44,7 +44,7 @@ const IPV6_MTU_MIN: usize = 1280;
 /// Index of the host whose adapter can be a [`Card`].
 const CARD_SIDE: usize = 1;
 
-/// A running rig. Dropping the rig ends everything.
+/// A running rig. Dropping the rig ends its threads and removes its devices and namespaces.
 #[derive(Debug)]
 pub struct Rig {
     // Fields in drop order: the threads, the devices driven by the threads, the namespaces that contain the devices.
@@ -64,8 +64,8 @@ impl Rig {
     /// Builds and starts namespaces, TAPs, adapters and cable.
     ///
     /// # Errors
-    /// Returns an error if a setting is out of range, or if the system refuses a namespace, a TAP or a thread. In this
-    /// case, nothing remains.
+    /// Returns an error if a setting is out of range, or if the system refuses a namespace, a TAP or a thread. After an
+    /// error, no namespace, TAP or thread remains.
     pub fn start(config: &RigConfig) -> Result<Self, TestbedError> {
         let adapter = AdapterConfig {
             mtu: config.mtu,

@@ -14,7 +14,8 @@ fn shared() -> &'static Arc<AtomicBool> {
     STOP.get_or_init(Arc::default)
 }
 
-/// Installs handlers of SIGINT, SIGTERM and SIGHUP. From now on, these signals end waits instead of the process.
+/// Installs handlers of SIGINT, SIGTERM and SIGHUP. After the call, a signal no longer ends the process, but ends the
+/// waits of the harness.
 ///
 /// # Errors
 /// Returns an error if the system refuses a signal handler.

@@ -179,7 +179,7 @@ impl Testpmd {
         let _ = self.program.wait_end(QUIT_TIMEOUT);
     }
 
-    /// Kills testpmd at once. For its peer, the kill is like a crash.
+    /// Kills testpmd at once. The peer of testpmd cannot distinguish the kill from a crash.
     pub fn crash(self) {
         drop(self);
     }

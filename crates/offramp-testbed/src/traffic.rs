@@ -8,14 +8,14 @@
 //!
 //! Each test has a server and a client. [`serve`] listens on one control port. [`run_client`] requests one test,
 //! described by [`Params`], and returns one [`Report`] with the figures of **both** ends. Both functions run in threads
-//! of the caller. If those threads are in a network namespace, the test measures that namespace.
+//! of the caller. If the caller's threads are in a network namespace, the test measures this namespace.
 //!
 //! The sources of the figures:
 //!
 //! - A timed test warms up, then measures for the requested time. The load continues until the server has closed its
 //!   own window. Each end counts bytes over its own window and reports the window's exact length. The throughput in a
-//!   report is the throughput at the receiver. For a test over a number of bytes, the receiver measures from the first
-//!   byte to the last byte.
+//!   report is the throughput at the receiver. In a test that transfers a given number of bytes, the receiver measures
+//!   from the first byte to the last byte.
 //! - Processor time is the user and system time of the data threads over the window (`RUSAGE_THREAD`). Interrupt time
 //!   charged to other threads is not included; sample `/proc/stat` between [`Event::Start`] and [`Event::End`] to
 //!   measure interrupt time.

@@ -89,7 +89,8 @@ fn a_gibibyte_arrives_unchanged_while_features_are_switched_at_random() {
         let (stop, switches) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
             scope.spawn(|| toggle_until(&stop, &rig, seed, &switches));
-            // On a busy machine, a transfer can end before the switches. Such a transfer tests nothing and is repeated.
+            // On a busy machine, a transfer can end before the features are switched. A transfer with too few switches
+            // tests nothing and is repeated.
             loop {
                 let (sent, received) = transfer(&rig, bytes, seed);
                 if sent != received || switches.load(Ordering::Relaxed) >= SWITCHES_MIN {

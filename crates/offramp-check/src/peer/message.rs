@@ -20,7 +20,7 @@ pub(super) const VERSION: u16 = 2;
 /// Maximum length of a message in bytes. An answer can contain a frame of 128 KiB in addition to [`FRAMES_LEN`] bytes
 /// of frames.
 pub(super) const LEN_MAX: usize = 320 << 10;
-/// Number of frame bytes after which an answer is full.
+/// Number of frame bytes after which no further frame is added to an answer.
 pub(super) const FRAMES_LEN: usize = 128 << 10;
 /// Maximum number of received frames with their queue in one answer.
 pub(super) const ARRIVALS_MAX: usize = 256;

@@ -88,8 +88,8 @@ fn serve_one(
 }
 
 /// Serves one client. `open` opens the interface for the client. Every setting is restored when the function returns.
-/// `stop` is checked when a blocked read or write of `stream` fails with [`io::ErrorKind::WouldBlock`]. `stream`
-/// therefore needs timeouts of a fifth of a second.
+/// `stop` is checked when a blocked read or write of `stream` fails with [`io::ErrorKind::WouldBlock`], so `stream`
+/// needs read and write timeouts of 200 ms.
 ///
 /// # Errors
 /// Returns an error if the client sends an invalid or forbidden request, if the interface fails, or if the session

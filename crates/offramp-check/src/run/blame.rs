@@ -12,14 +12,14 @@ use crate::packet::{Ip, Protocol, Way};
 use crate::plan;
 use crate::verdict::{Blame, Evidence, Finding, Verdict};
 
-/// Numbers of repeats of a case in the search for the side at fault. The search ends once the case is wrong before and
-/// after the settings in which the case is right. Repeats are needed because frames are coalesced only if they are
-/// received together. The last number finds a fault that occurs in 1 of 400 repeats.
+/// Numbers of repeats of a case in the search for the side at fault. The search ends when the case is wrong with its
+/// setting both before and after the comparison of the sides. Repeats are needed because frames are coalesced only if
+/// they are received together. The last number is large enough to find a fault with a probability of 1/400 per repeat.
 const REPEATS: [usize; 4] = [5, 40, 400, 1600];
-/// Number of repeats with one side in software, for each repeat with the offloads of both sides. With 8, a side without
-/// fault is blamed in at most 1 of 200 checks.
+/// Number of repeats with one side in software, divided by the number of repeats with the offloads of both sides. With
+/// 8, a check blames a side without fault with a probability of at most 1/200.
 const OFF_FACTOR: usize = 8;
-/// Maximum number of repeats with the same bytes as the wrong case.
+/// Maximum number of repeats with the number, and so the bytes, of the wrong case. Further repeats get new numbers.
 const REPEATS_ALIKE: usize = 5;
 /// Maximum additional time between a frame and its delivery by a coalescing receiver.
 const HELD_MAX: Duration = Duration::from_millis(50);
@@ -31,11 +31,12 @@ const HELD_LOOKS: usize = 5;
 const HELD_ROUNDS: usize = 8;
 /// Number of frames sent to detect a lossy path.
 const LOSS_PROBES: usize = 64;
-/// Pauses before each repeat of a case whose frames other traffic may have displaced. The pauses are chosen, about a
-/// second in total.
+/// Pause before each repeat of a case whose frames other traffic may have displaced. The values are an arbitrary
+/// choice, and add up to about one second.
 const LOSS_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(800)];
-/// Number of rounds with plain frames and a repeat of a case that the path may have lost. The number is chosen.
+/// Number of rounds with plain frames and a repeat of a case that the path may have lost. The number is an arbitrary
+/// choice.
 const LOOKS: usize = 2;
 
 impl Direction<'_> {
@@ -143,8 +144,8 @@ impl Direction<'_> {
         Ok(outcomes.lost > 0 || !outcomes.wrong.is_empty())
     }
 
-    /// Finds the side at fault. After a comparison, a fault other than loss must recur with the original setting. The
-    /// comparison needs enough repeats, because a fault in 1 of 400 repeats would otherwise be blamed on either side.
+    /// Finds the side at fault. After a comparison, a fault other than loss must recur with the original setting. With
+    /// too few repeats, a fault with a probability of 1/400 per repeat would be blamed on an arbitrary side.
     fn blame(&mut self, case: &Case, setting: &Setting, is_loss: bool) -> Result<Blame, CheckError> {
         let in_software = Setting { transmit: self.least_for(case)?, ..Setting::default() };
         if is_loss {

@@ -65,8 +65,8 @@ pub enum Planted {
     Always(fn(&mut Vec<u8>)),
 }
 
-/// Seed of the random generator. With this seed and a fault in 1 of 400 frames, the first faulty frame is frame 45,
-/// within the cases of a quick check.
+/// Seed of the random generator. With this seed and a fault probability of 1/400 per frame, the first faulty frame is
+/// frame 45, within the cases of a quick check.
 const SEED: u64 = 136;
 
 /// A host port with a planted fault.

@@ -35,7 +35,7 @@ impl AwakeCpus {
     /// Starts a thread on each of these processors that keeps the processor awake.
     ///
     /// # Errors
-    /// Returns an error if a processor cannot be used. In this case, no thread remains.
+    /// Returns an error if a processor cannot be used. After an error, no spinning thread remains.
     pub fn start(cpus: &[usize]) -> io::Result<Self> {
         let mut awake = Self { stop: Arc::default(), spinners: Vec::new() };
         for &cpu in cpus {
@@ -49,9 +49,9 @@ impl AwakeCpus {
         self.spinners.iter().map(|spinner| spinner.thread)
     }
 
-    /// Returns for each processor the nanoseconds since the start in which only the spinning thread ran. The order is
-    /// the order of the processors given to [`AwakeCpus::start`]. Interrupts count as other work. A thread's processor
-    /// time would be too high, because most kernels charge interrupts to the interrupted thread.
+    /// Returns for each processor the nanoseconds since the start in which only the spinning thread ran. The results
+    /// are in the order of the processors given to [`AwakeCpus::start`]. Interrupts count as other work. A thread's
+    /// processor time would be too high, because most kernels charge interrupts to the interrupted thread.
     pub fn idle_ns(&self) -> impl Iterator<Item = u64> {
         self.spinners.iter().map(|spinner| spinner.idle_ns.load(Ordering::Relaxed))
     }
@@ -64,7 +64,8 @@ impl AwakeCpus {
         let handle = Builder::new().name("ofr-awake".into()).spawn(move || {
             let prepared = pin_current_thread(&[cpu]).and_then(|()| set_idle_priority());
             let failed = prepared.is_err();
-            // The send fails only if the starting thread has ended. In this case, the new thread has no purpose.
+            // The send fails only if the thread that starts the spinning threads has ended. After that end, nobody
+            // needs a spinning thread.
             if ready.send(prepared.map(|()| current_thread())).is_ok() && !failed {
                 spin_until(&stop, &counter);
             }

@@ -53,9 +53,9 @@ impl CpuTime {
     /// window. A spinning thread ([`AwakeCpus`](super::AwakeCpus)) ran on the processor for `kept_awake_us` of the
     /// window, and no part of that time is stolen.
     ///
-    /// The kernel adds up idle time exactly, to a tick, and samples the other columns. The share of stolen time that
-    /// overlaps idle time is unknown, between 0 and 100 %. The likely value assumes that stolen time is the same share
-    /// of the idle time as of the whole window.
+    /// The kernel measures idle time exactly, reports idle time in whole ticks, and samples the other columns. The
+    /// share of stolen time that overlaps idle time is unknown, between 0 and 100 %. The likely value assumes that
+    /// stolen time is the same share of the idle time as of the whole window.
     pub fn worked(&self, elapsed_us: u64, kept_awake_us: u64) -> Worked {
         let awake_us = elapsed_us.saturating_sub(self.idle_us);
         let stolen_us = self.steal_us.min(elapsed_us);
@@ -77,7 +77,7 @@ impl CpuTime {
             user_us: less(self.user_us, earlier.user_us),
             nice_us: less(self.nice_us, earlier.nice_us),
             system_us: less(self.system_us, earlier.system_us),
-            // Idle time can decrease in `/proc/stat` (`proc_stat(5)`), so all differences saturate.
+            // Idle time can decrease in `/proc/stat` (`proc_stat(5)`), so a negative difference counts as 0.
             idle_us: less(self.idle_us, earlier.idle_us),
             irq_us: less(self.irq_us, earlier.irq_us),
             softirq_us: less(self.softirq_us, earlier.softirq_us),

@@ -89,7 +89,7 @@ impl Guard {
     /// the recorded state.
     ///
     /// # Errors
-    /// Returns an error if a setting could not be restored. In this case, the state file is not removed.
+    /// Returns an error if a setting could not be restored. After an error, the state file remains.
     pub fn finish(mut self) -> Result<Vec<String>, TestbedError> {
         self.file.take().map_or(Ok(Vec::new()), put_back)
     }

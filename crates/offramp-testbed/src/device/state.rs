@@ -226,8 +226,8 @@ impl StateFile {
         let path = path_of(dir, &state.interface, state.identity.net_namespace);
         let draft = draft_path(&path);
         let file = write_draft(&draft, &state).and_then(|file| {
-            // The draft gets its name by a link and not by a rename. A link fails if another process already created
-            // the file.
+            // The draft gets its final name by a link and not by a rename. A link fails if another process already
+            // created the file.
             fs::hard_link(&draft, &path)?;
             File::open(dir)?.sync_all()?;
             Ok(file)

@@ -100,7 +100,7 @@ impl Base {
     /// Configures a QEMU guest with the address [`GUEST`]. `card` contains QEMU's arguments for the network card.
     ///
     /// # Errors
-    /// Returns an error if these guests run in User Mode Linux.
+    /// Returns an error if the guests of this base run in User Mode Linux.
     pub fn with_card(&self, card: Vec<String>) -> Result<MachineConfig> {
         let Some((program, accel)) = self.qemu.clone() else { return failed("these guests are not QEMU's") };
         Ok(self.with(Monitor::Qemu { program, accel, card }))

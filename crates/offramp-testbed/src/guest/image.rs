@@ -14,7 +14,7 @@ pub(super) const MODULE_ORDER: &str = "/modules/order";
 /// Device number of a program's default terminal (Linux `Documentation/admin-guide/devices.txt`).
 const CONSOLE: (u32, u32) = (5, 1);
 /// Environment variable that makes the loader list the libraries instead of running the program (ld.so(8)). A program
-/// without a loader runs and prints its version.
+/// without a loader ignores the variable, runs, and prints its version.
 const TRACE: (&str, &str) = ("LD_TRACE_LOADED_OBJECTS", "1");
 
 /// Builds an archive with `program` as the first program, for a guest with `kernel`. The archive also contains the
@@ -39,8 +39,8 @@ pub fn skeleton() -> Archive {
     archive
 }
 
-/// Adds a program at `path` (without a leading slash), and its libraries at the paths listed by the loader. A program
-/// without a loader is run here with `--version`.
+/// Adds a program at `path` (without a leading slash), and its libraries at the paths listed by the loader. To list the
+/// libraries, the function starts the program with `--version`. A program without a loader prints its version.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read, or the program cannot be started here.
@@ -124,7 +124,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("offramp-loaded-{}", std::process::id()));
         let written = path.with_extension("written");
         fs::write(&written, loaded_part(&whole)).unwrap();
-        // Another thread's child may have inherited the write descriptor, and the kernel would refuse to run the file.
+        // `install` copies the file in another process. A child of another thread may have inherited a write descriptor
+        // of this process, and the kernel refuses to run a file that is open for writing.
         assert!(Command::new("install").arg("-m755").args([&written, &path]).status().unwrap().success());
         let status = Command::new(&path).status();
         fs::remove_file(written).unwrap();

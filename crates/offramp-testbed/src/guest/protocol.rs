@@ -1,7 +1,7 @@
 //! The protocol between lab and guest over a serial port: one JSON object per line.
 //!
-//! The guest answers each command of the lab with [`Answer::Done`] or [`Answer::Failed`]. Before this answer, some
-//! commands have further answers.
+//! The guest answers each command of the lab with [`Answer::Done`] or [`Answer::Failed`]. For some commands, the guest
+//! sends further answers before [`Answer::Done`].
 
 use crate::host::RxCoalescing;
 use crate::rig::{GSO_SEGS, RigConfig};
@@ -51,8 +51,8 @@ pub struct Network {
 /// Offloads of the guest's driver, and their software replacements in the guest's TCP/IP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switches {
-    /// Names of the interface's features (`ethtool -k`), and the state to request for each feature. All states are set
-    /// in one request.
+    /// Names of the interface's features (`ethtool -k`), and the state to request for each feature. The guest passes
+    /// all states to its kernel in one request.
     pub features: Vec<(String, bool)>,
     /// Maximum number of segments in one super-frame of TCP.
     pub gso_segs_max: u32,
@@ -99,14 +99,14 @@ pub enum Answer {
     Event {
         /// The client's event.
         event: Event,
-        /// Time of the event, and the guest's work until the event.
+        /// Time of the event, and the busy time of the guest's processors until the event.
         time: GuestTime,
     },
-    /// The present time, and the guest's work so far.
+    /// The present time, and the busy time of the guest's processors until now.
     Time(GuestTime),
 }
 
-/// A moment in the guest, and the work of the guest's processors until this moment.
+/// A time in the guest, and the busy time of the guest's processors until this time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestTime {
     /// The guest's clock in microseconds, with an arbitrary origin.

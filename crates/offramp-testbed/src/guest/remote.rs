@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Timeout for the guest's answer to a command that runs no test.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time from the end of a guest that a signal killed until the same signal reaches this process.
+/// Maximum time between the arrival of a signal to the process group at the guest, and the arrival of the signal at
+/// this process.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 /// Text that marks a harmless line of the console.
 const WARNING: &str = "warning: ";

@@ -138,8 +138,8 @@ impl<'a> GuestRig<'a> {
         let mut machine = Machine::boot_agent(&machine, stop)?;
         machine.command(&Command::SetUp(network(config)), stop)?;
         let config = config.clone();
-        // Here, the drop of `scratch` removes the directory. A running guest needs no file in the directory. No file
-        // therefore remains, however this process ends.
+        // The drop of `scratch` at the end of this function removes the directory, because a running guest needs no
+        // file in the directory. No file therefore remains on the disk, however this process ends.
         Ok(Self { machine, workers, port, tap, controls, host, config, rps, stop })
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 const KVM: &str = "/dev/kvm";
 /// QEMU's generic vhost-user device (10.2 and later). The device forwards the control queue to the port.
 pub(super) const GENERIC_DEVICE: &str = "vhost-user-test-device-pci";
-/// An option in QEMU's description of the generic device. A QEMU without the device does not print this option.
+/// Text of an option in QEMU's description of the generic device. A QEMU without the device does not print this text.
 const GENERIC_OPTION: &str = "num_vqs=";
 /// The first Linux version with DIM in `virtio_net`.
 const DIM_SINCE: &str = "6.8";
@@ -70,7 +70,7 @@ pub enum Choice {
 pub enum DriverCoalescing {
     /// No coalescing, because the driver's control queue does not reach the port.
     None,
-    /// A fixed maximum time and number of frames.
+    /// Only a fixed maximum time and a fixed maximum number of frames per interrupt.
     Fixed,
     /// Fixed values, or values adapted to the load (DIM).
     Adaptive,

@@ -13,15 +13,15 @@ const UNSHARE: &str = "unshare";
 pub const REFUSED: &str = "failed to init vhost_net";
 /// The kernel's command line. The kernel prints little, and a panic ends the machine at once.
 const ARGUMENTS: &str = "rdinit=/init quiet loglevel=1 panic=-1 net.ifnames=0";
-/// Further kernel arguments for QEMU. Without `no_timer_check`, the kernel checks that timer interrupts arrive. On a
-/// busy machine, an emulated guest would receive too few timer interrupts and panic.
+/// Further kernel arguments for QEMU. Without `no_timer_check`, the kernel checks that timer interrupts arrive. During
+/// this check, an emulated guest on a busy machine would receive too few timer interrupts and panic.
 const QEMU_ARGUMENTS: &str = "console=ttyS0 no_timer_check";
 /// Maximum number of bytes of a process' extended register state (XSAVE) that User Mode Linux can save, and the first
 /// version without this maximum.
 const UML_XSTATE_LEN: usize = 2696;
 const UML_WHOLE_XSTATE: &str = "6.13";
 /// Environment variable that keeps the GNU C library from the AVX registers, which User Mode Linux does not save. The
-/// library chooses its copy routine by the last feature in this list, so the list must contain this feature.
+/// library chooses its copy routine by `AVX_Fast_Unaligned_Load`, so the list must also disable this feature.
 const WITHOUT_AVX: &str =
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512VL,-AVX512BW,-AVX512F,-AVX2,-AVX,-AVX_Fast_Unaligned_Load";
 

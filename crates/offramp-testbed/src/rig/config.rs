@@ -35,7 +35,8 @@ pub enum Threads {
     /// One thread per adapter.
     PerAdapter,
     /// One thread per direction. Each thread segments in the adapter at one end of the cable, and coalesces in the
-    /// adapter at the other end. A frame stays in one processor's cache, and acknowledgements need not wait for data.
+    /// adapter at the other end. A frame stays in the cache of one processor, and acknowledgements do not wait for data
+    /// of the reverse direction.
     PerDirection,
 }
 
@@ -57,8 +58,8 @@ pub struct Placement {
     pub host_cpus: Vec<usize>,
     /// Processors of the adapters.
     pub adapter_cpus: Vec<usize>,
-    /// Processors of the server's host, if only the server's host is measured. In this case, `host_cpus` are the
-    /// processors of the client's host, and may overlap `adapter_cpus`.
+    /// Processors of the server's host, if only the server's host is measured. If `server_cpus` is set, `host_cpus` are
+    /// the processors of the client's host only, and may overlap `adapter_cpus`.
     pub server_cpus: Option<Vec<usize>>,
 }
 

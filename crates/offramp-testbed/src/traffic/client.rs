@@ -21,7 +21,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of the server's [`ServerLine::Ended`]. The server answers late if the client's [`ClientLine::End`] is queued
 /// behind measured data.
 const ENDED_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time without progress in a test over a number of bytes.
+/// Maximum time without progress in a test that transfers a given number of bytes.
 const STALL_MAX: Duration = Duration::from_secs(30);
 /// Interval at which a waiting client checks the progress.
 const PROGRESS_POLL: Duration = Duration::from_millis(500);
@@ -223,7 +223,7 @@ impl Test<'_> {
         loop {
             match self.control.receive(deadline) {
                 Ok(ServerLine::Results(figures)) => return Ok(*figures),
-                // The client had already stopped waiting for this line.
+                // The server sent this line after the client had stopped waiting for the line.
                 Ok(ServerLine::Ended) => {}
                 Ok(other) => return Err(self.unexpected(other)),
                 Err(error) => return Err(self.lost(error)),

@@ -179,8 +179,8 @@ pub struct RpcParams {
     pub request_bytes: u32,
     /// Payload of a response in bytes: one UDP datagram, fragmented by IP according to the MTU.
     pub response_bytes: u32,
-    /// Maximum number of outstanding calls per stream. A new call's number is less than `outstanding` above the oldest
-    /// unanswered call's number.
+    /// Maximum number of outstanding calls per stream. The number of a new call exceeds the number of the oldest
+    /// unanswered call by less than `outstanding`.
     pub outstanding: u32,
     /// Retransmission timeout of a request, in microseconds, without backoff.
     pub timer_usecs: u64,
@@ -198,7 +198,7 @@ impl Default for RpcParams {
 }
 
 /// Times at which an open loop sends its requests. The times are chosen in advance, so that a late answer delays no
-/// request. The latencies therefore include every wait.
+/// request. A latency counts from the chosen time of the request, and so includes every wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Arrivals {
@@ -468,8 +468,9 @@ impl Params {
         self.direction.sends() && index < self.streams
     }
 
-    /// Returns the number of bytes of the stream with this index, in a test over a number of bytes. The streams of a
-    /// direction carry equal shares of the bytes, and each of the first streams carries one byte of the remainder.
+    /// Returns the number of bytes of the stream with this index, in a test that transfers a given number of bytes. The
+    /// streams of a direction carry equal shares of the bytes, and each of the first streams carries one byte of the
+    /// remainder.
     pub(super) fn stream_bytes(&self, index: u32) -> Option<u64> {
         let Amount::Bytes(bytes) = self.amount else { return None };
         let streams = u64::from(self.streams);

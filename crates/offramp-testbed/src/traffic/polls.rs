@@ -1,5 +1,5 @@
-//! Polls during the measured window. The controlling thread reads the congestion windows of the sending streams, and
-//! the progress of the test.
+//! During the measured window, the controlling thread polls the congestion windows of the sending streams and the
+//! progress of the test.
 
 use std::time::{Duration, Instant};
 

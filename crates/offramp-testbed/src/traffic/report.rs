@@ -11,7 +11,7 @@ use super::params::{Direction, Params, Workload};
 
 /// Nanoseconds per microsecond.
 const NSECS_PER_USEC: f64 = 1e3;
-/// Minimum stall reported in the text, in seconds. A working connection on one host never waits this long.
+/// Minimum stall reported in the text, in seconds. A working connection within one machine never stalls this long.
 const STALL_TOLD_SECONDS: f64 = 0.1;
 
 /// Processor time of the data threads, in seconds.
@@ -279,12 +279,12 @@ pub struct Report {
     /// Congestion control read back from the data sockets; empty for UDP.
     pub congestion: String,
     /// Payload bits per second of both directions together, each measured at its receiver. In a test of transactions,
-    /// requests and responses count. In a mixed test, only the bulk data counts.
+    /// the bytes of requests and responses count. In a mixed test, only the bulk data counts.
     pub throughput_bps: f64,
     /// Payload bytes of both directions in the measured window, counted as in `throughput_bps`.
     pub bytes: u64,
-    /// Length of the client's measured window in seconds. In a test over a number of bytes: time from the first to the
-    /// last byte at the receiver.
+    /// Length of the client's measured window in seconds. In a test that transfers a given number of bytes, the length
+    /// is the time from the first to the last byte at the receiver.
     pub seconds: f64,
     /// Segments retransmitted in the window by both ends.
     pub retransmits: u64,

@@ -221,7 +221,7 @@ impl Client<'_> {
                 Ok(_) => {}
                 // The request was not sent and remains due.
                 Err(error) if is_pause(&error) => break,
-                // The request is lost and will not be answered.
+                // The kernel did not send the request, so the request stays unanswered.
                 Err(error) if is_passing(&error) => {}
                 Err(error) => return Err(error),
             }

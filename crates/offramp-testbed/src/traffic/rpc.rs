@@ -2,8 +2,8 @@
 //! The client repeats a request after a timeout without a response. If one fragment is lost, the whole response is
 //! lost.
 //!
-//! The calls read a file from its start to its end, with read-ahead. The distance of a new call from the oldest
-//! unanswered call is limited.
+//! The calls read a file from its start to its end, with read-ahead. The number of a new call exceeds the number of the
+//! oldest unanswered call by less than the parameter `outstanding`.
 
 use std::io;
 use std::net::UdpSocket;
@@ -88,7 +88,7 @@ impl<'caller> Caller<'caller> {
         Ok(())
     }
 
-    /// Begins all calls within the allowed distance of the oldest unanswered call.
+    /// Begins all calls whose numbers exceed the number of the oldest unanswered call by less than `outstanding`.
     fn begin_all(&mut self) -> io::Result<()> {
         let oldest = self.calls.iter().map(|call| call.number).min().unwrap_or(self.numbers);
         while self.numbers < oldest + u64::from(self.params.outstanding) {
@@ -134,7 +134,7 @@ impl<'caller> Caller<'caller> {
         left.clamp(WAIT_MIN, IO_TIMEOUT)
     }
 
-    /// Processes a response, and begins the calls allowed by the completed call.
+    /// Processes a response. If the response completes a call, begins the calls that `outstanding` now allows.
     fn accept(&mut self, response: &[u8], is_measured: bool) -> io::Result<()> {
         let number = call_number(response).filter(|_| response.len() == self.params.response_bytes as usize);
         let position = number.and_then(|number| self.calls.iter().position(|call| call.number == number));

@@ -33,7 +33,7 @@ const GRACE: Duration = Duration::from_mins(1);
 /// Time after which the server stops its datagrams, counted from the test's requested end. The datagrams can fill the
 /// path and so delay the client's request to stop.
 const FLOOD_GRACE: Duration = Duration::from_secs(1);
-/// Maximum time without progress in a test over a number of bytes.
+/// Maximum time without progress in a test that transfers a given number of bytes.
 const STALL_MAX: Duration = Duration::from_mins(1);
 /// Interval at which a waiting server checks its stop flag.
 const STOP_POLL: Duration = Duration::from_millis(100);
@@ -201,7 +201,8 @@ impl House<'_> {
             }
             Err(failure) => {
                 let (Failure::Refused(reason) | Failure::Lost(reason)) = &failure;
-                // The client may have disconnected. The reason is therefore also passed to the event below.
+                // The client may have disconnected before it can receive the reason, so the reason is also passed to
+                // `on_event`.
                 let _ = control.send(&ServerLine::Refused { reason: reason.clone() });
                 match failure {
                     Failure::Refused(reason) => self.refused(peer, reason),
@@ -409,8 +410,8 @@ fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {
     stream_of_data_hello(&bytes, token)
 }
 
-/// Returns the deadline of a timed test. Returns `None` for a test over a number of bytes, because such a test has no
-/// deadline while data moves.
+/// Returns the deadline of a timed test. Returns `None` for a test that transfers a given number of bytes, because this
+/// kind of test has no deadline while data moves.
 fn deadline_of(params: &Params) -> Option<Instant> {
     Some(Instant::now() + asked_time(params)? + GRACE)
 }

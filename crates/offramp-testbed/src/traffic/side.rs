@@ -93,7 +93,7 @@ impl Context {
         }
     }
 
-    /// Publishes the thread's bytes and units since the start of the test.
+    /// Publishes the thread's number of bytes, and of units (datagrams or transactions), since the start of the test.
     pub(super) fn count(&self, bytes: u64, units: u64) {
         self.meter.bytes.store(bytes, Ordering::Relaxed);
         self.meter.units.store(units, Ordering::Relaxed);
@@ -249,7 +249,8 @@ impl Side {
         Ok(())
     }
 
-    /// Lets the senders start. A timed test enters the warm-up, and a test over a number of bytes opens its window.
+    /// Lets the senders start. A timed test enters the warm-up. A test that transfers a given number of bytes opens its
+    /// window at once.
     pub(super) fn begin(&mut self) {
         self.ends_sender = None;
         if self.timed {
@@ -491,7 +492,8 @@ impl Side {
         let ends = || self.of(role).filter_map(|worker| worker.end.as_ref());
         let first = ends().filter_map(|end| end.first).min();
         let last = ends().filter_map(|end| end.last).max().unwrap_or(end.at);
-        // If one read returned all data, the time since the start is the best estimate.
+        // If one read returned all data, the first and the last byte have the same time, so the duration counts from
+        // the test's start.
         let from = first.filter(|&first| first < last).unwrap_or(start.at);
         figures.seconds = last.saturating_duration_since(from).as_secs_f64();
     }
@@ -571,7 +573,7 @@ impl Worker {
 
 /// Returns the processor time of the calling thread since its start.
 fn thread_cpu() -> CpuTime {
-    // `RUSAGE_THREAD` with a valid buffer cannot fail. If the call failed, a processor time of 0 would show the error.
+    // `RUSAGE_THREAD` with a valid buffer cannot fail. A failed call would be visible as a processor time of 0.
     getrusage(UsageWho::RUSAGE_THREAD).map_or_else(
         |_| CpuTime::default(),
         |usage| CpuTime {

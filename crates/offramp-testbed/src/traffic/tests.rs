@@ -329,8 +329,8 @@ fn every_call_that_is_answered_in_time_is_made_once_and_counted_with_its_time() 
 
 #[test]
 fn calls_whose_responses_are_lost_are_made_again() {
-    // A receive buffer of the smallest size holds at most one response of 4 KiB. The timeout of 0.5 ms is too short for
-    // the other responses.
+    // A receive buffer of the smallest size holds at most one response of 4 KiB. A response that finds the buffer full
+    // is dropped, and the client repeats the request after 0.5 ms.
     let (report, _) = Server::start().run(&Params { window_bytes: 1, ..rpc(4096, 32, 500) });
     let found = report.rpc.as_ref().unwrap();
     assert!(found.counts.retransmits > 0, "{report}");

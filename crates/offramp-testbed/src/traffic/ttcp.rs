@@ -19,7 +19,8 @@ const PATTERN_PERIOD_LEN: usize = 262_139;
 /// Byte value of constant data.
 const FILL: u8 = 0x55;
 
-/// Endless data from one buffer. Any range of the data, up to a maximum length, is one slice of the buffer.
+/// Endless periodic data, stored in one buffer. Any range of the data, up to a maximum length, is one slice of the
+/// buffer.
 pub(super) struct Source {
     bytes: Vec<u8>,
     period: usize,
@@ -41,7 +42,7 @@ impl Source {
         Self { bytes, period: PATTERN_PERIOD_LEN, slice_len_max }
     }
 
-    /// Returns the sink's copy of the data, with slices as long as any read.
+    /// Returns the pattern for comparison at the sink, in slices as long as the sink's longest read.
     pub(super) fn pattern_for_sink(seed: u64) -> Self {
         Self::pattern(seed, READ_LEN)
     }
@@ -49,7 +50,7 @@ impl Source {
     /// Returns the data from `offset` on, at most `len` bytes.
     pub(super) fn slice(&self, offset: u64, len: u64) -> &[u8] {
         let start = (offset % self.period as u64) as usize;
-        // The buffer of constant data is one slice long, and its start is always 0.
+        // For constant data, the buffer is one slice long, and `start` is always 0.
         let len = len.min(self.slice_len_max as u64) as usize;
         &self.bytes[start..start + len]
     }
@@ -121,7 +122,8 @@ pub(super) fn receive(
         }
         context.count(end.bytes, 0);
     };
-    // The end of the stream is received with the last byte or immediately after the last byte.
+    // The time of the stream's end serves as the time of the last byte, because the end is received with the last byte
+    // or directly after this byte.
     end.last = Some(Instant::now());
     finish(end, outcome, context)
 }

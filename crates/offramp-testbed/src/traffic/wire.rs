@@ -100,7 +100,7 @@ pub(super) enum WireError {
     Timeout,
     /// The other end closed the connection.
     Closed,
-    /// The line is longer than the limit, in bytes.
+    /// The line is longer than this limit in bytes.
     TooLong(usize),
     /// The line is not allowed by the protocol.
     Malformed(String),
