@@ -125,7 +125,7 @@ mod tests {
         let written = path.with_extension("written");
         fs::write(&written, loaded_part(&whole)).unwrap();
         // `install` copies the file in another process. A child of another thread may have inherited a write descriptor
-        // of this process, and the kernel refuses to run a file that is open for writing.
+        // of this process. The kernel refuses to run a file that is open for writing.
         assert!(Command::new("install").arg("-m755").args([&written, &path]).status().unwrap().success());
         let status = Command::new(&path).status();
         fs::remove_file(written).unwrap();

@@ -122,8 +122,8 @@ pub(super) fn receive(
         }
         context.count(end.bytes, 0);
     };
-    // The time of the stream's end serves as the time of the last byte, because the end is received with the last byte
-    // or directly after this byte.
+    // The end of the stream is received with the last byte or directly after the last byte, so this time serves for
+    // both.
     end.last = Some(Instant::now());
     finish(end, outcome, context)
 }
