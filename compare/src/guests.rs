@@ -97,8 +97,9 @@ struct Cell {
 }
 
 impl Cell {
-    /// Returns every row. Datagrams of these sizes are sent only at the smaller MTU, because a larger MTU makes no
-    /// difference. A ping-pong has no direction, so there is no ping-pong from host to guest.
+    /// Returns every row. A TCP stream has a row for each MTU. Datagrams and ping-pongs have rows only for the smaller
+    /// MTU, because a larger MTU makes no difference. A ping-pong has no direction, so there is no ping-pong from host
+    /// to guest.
     fn all() -> impl Iterator<Item = Self> {
         let cells = MTUS.into_iter().flat_map(|mtu| {
             TRAFFIC.into_iter().flat_map(move |traffic| Path::ALL.map(|path| Self { path, traffic, mtu }))

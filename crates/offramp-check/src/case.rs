@@ -190,8 +190,8 @@ pub struct Case {
     /// Number of the case in the run, from which addresses and payload are derived. `None` selects the next free
     /// number.
     pub number: Option<u16>,
-    /// True if the vnet header declares only the Ethernet header contiguous. In this case, the other headers can lie in
-    /// other memory pages.
+    /// True if the vnet header declares only the Ethernet header contiguous. With this declaration, the IP and
+    /// transport headers can lie in other memory pages.
     pub scattered: bool,
     /// The method by which the frames are sent.
     pub way: Way,
@@ -282,7 +282,7 @@ impl Case {
             identity,
             station: if is_of_socket { Station::Group } else { Station::Nobody },
             class: 0,
-            // A socket sends its datagrams to a multicast group. A hop limit of 1 keeps these datagrams on the link.
+            // A socket sends its datagrams to a multicast group. A hop limit of 1 keeps the datagrams on the link.
             hops: if is_of_socket { 1 } else { 64 },
             ip_id: self.ip_id,
             ip_options: self.ip_options,

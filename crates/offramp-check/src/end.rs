@@ -306,7 +306,7 @@ impl LocalEnd {
         Ok(())
     }
 
-    /// Sends the payload of a frame through a UDP socket. The kernel then builds the frame's headers.
+    /// Sends the payload of a frame through a UDP socket. The kernel builds the headers of the sent frame.
     fn send_by_socket(&self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
         let Some((from, to, payload)) = datagrams_of(&frame.bytes) else { return Ok(Err(Errno::EINVAL as i32)) };
         let size = frame.meta.segmentation.map(|segmentation| segmentation.size);

@@ -127,8 +127,8 @@ impl Identity {
         }
     }
 
-    /// Reads the identity from a frame's IP addresses. Returns `None` if the frame does not belong to a check. Other
-    /// fields of the frame may be wrong.
+    /// Reads the identity from a frame's IP addresses. Returns `None` if the frame does not belong to a check. Fields
+    /// other than the IP addresses may be wrong.
     pub(crate) fn of(frame: &[u8]) -> Option<Self> {
         Self::and_station(frame).map(|(identity, _)| identity)
     }
@@ -219,7 +219,7 @@ impl Headers {
         checksum_offset(self.protocol)
     }
 
-    /// Builds a frame with this payload.
+    /// Builds the frame with these header fields and `payload`.
     pub(crate) fn frame(&self, payload: &[u8], field: Field) -> Vec<u8> {
         let transport = self.transport(payload, field);
         let mut frame = [self.destination, self.source].concat();
@@ -234,7 +234,7 @@ impl Headers {
         frame
     }
 
-    /// Splits a frame with these headers into two IP fragments (RFC 791 3.2, RFC 8200 4.5).
+    /// Splits `frame`, which has these headers, into two IP fragments (RFC 791 3.2, RFC 8200 4.5).
     pub(crate) fn fragments(&self, frame: &[u8]) -> Vec<Vec<u8>> {
         let (start, transport) = (self.transport_start(), &frame[self.transport_start()..]);
         let first_len = transport.len() / 2 / 8 * 8;

@@ -27,7 +27,7 @@ const QUEUES_MAX: u64 = PAYLOAD_LEN as u64 - HEAD_LEN as u64;
 pub enum Steering {
     /// The driver does not distribute frames over queues, or does not report the rule.
     NotOffered,
-    /// The distribution cannot be checked for this reason.
+    /// The distribution cannot be checked; the text is the reason.
     NotReachable(String),
     /// A Toeplitz hash selects the queue.
     ByHash {

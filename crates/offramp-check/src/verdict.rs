@@ -87,7 +87,7 @@ pub enum Verdict {
         /// Reason why the offload was not tested.
         why: String,
     },
-    /// These interfaces and this kernel cannot show the effect of the offload.
+    /// The interfaces and the kernel of the path cannot show the effect of the offload.
     NotReachable {
         /// Reason why the offload was not tested.
         why: String,

@@ -21,7 +21,7 @@ const CAPTURE_LOOK: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RxCoalescing {
-    /// One interrupt for received frames after at most this time or number of frames.
+    /// The driver raises an interrupt for received frames after at most a fixed time or a fixed number of frames.
     Fixed {
         /// Maximum time in microseconds (`rx-usecs`).
         usecs: u32,

@@ -1,7 +1,7 @@
 //! A bare relay: reads frames with their vnet header from one TAP and writes the frames to the other TAP.
 //!
-//! The relay is the baseline for two adapters, because it does the minimum of a program between two TAPs. The relay is
-//! no adapter: it forwards super-frames unsegmented, and has no wire.
+//! The relay is the baseline for two adapters, because the relay does only the necessary work of a program between two
+//! TAPs. The relay is no adapter: it forwards super-frames unsegmented, and has no wire.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -16,7 +16,7 @@ pub(crate) struct Allowed {
     /// Segments may have any IPv4 ID (`tx-tcp-mangleid-segmentation`).
     pub any_id: bool,
     /// Frames with a wrong checksum, padded datagrams and fragments may overtake earlier frames. Linux' GRO delivers
-    /// such frames at once, but holds other frames of the same flow.
+    /// frames of these three kinds at once, but holds other frames of the same flow.
     pub unheld_overtake: bool,
 }
 

@@ -309,7 +309,8 @@ fn fill(stream: &mut impl Read, bytes: &mut [u8], limit: &Limit<'_>) -> io::Resu
     Ok(true)
 }
 
-/// Returns whether a call ended without data because of a timeout or a signal. The caller can repeat such a call.
+/// Returns whether a call ended without data because of a timeout or a signal. After a timeout or a signal, the caller
+/// can repeat the call.
 fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

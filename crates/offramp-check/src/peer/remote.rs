@@ -164,7 +164,7 @@ impl End for RemoteEnd {
         if std::mem::replace(&mut self.is_finished, true) {
             return Ok(Vec::new());
         }
-        // The stop flag is ignored here, so that a stopped check still restores the settings.
+        // This function ignores the stop flag, so that a stopped check still restores the settings.
         let answer = ask(&mut self.stream, &Request::Finish, &self.peer, &AtomicBool::new(false))?;
         let Answer::Done(lines) = answer else { return Err(self.unexpected()) };
         Ok(lines)

@@ -127,7 +127,8 @@ impl Direction<'_> {
         self.apply(setting)?;
         let mut least: Option<Duration> = None;
         for _ in 0..looks {
-            // A lost or changed frame is not judged here, because the cases of the offload show such a fault.
+            // This function does not judge lost or changed frames, because the cases of the offload show a loss or a
+            // change.
             let Some(delay) = self.exchange.delay(case, HELD_PATIENCE)? else { return Ok(None) };
             least = least.into_iter().chain([delay]).min();
             if least.is_some_and(|least| least <= HELD_MAX) {

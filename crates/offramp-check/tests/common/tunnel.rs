@@ -15,7 +15,7 @@ pub const MTU_BELOW: u32 = 1600;
 /// Name of the tunnel's interface in both namespaces.
 const INTERFACE: &str = "vxlan0";
 
-/// Returns whether tunnels can be made here. Without `ip`, a test is skipped, except in CI.
+/// Returns whether this machine can make tunnels. Without `ip`, a test is skipped, except in CI.
 pub fn is_possible() -> bool {
     let is_possible = Command::new("ip").arg("-V").output().is_ok();
     if !is_possible {

@@ -97,7 +97,7 @@ impl Stage {
         }
     }
 
-    /// Creates a stage with a rare fault, in one of `one_in` frames on average.
+    /// Creates a stage with a rare fault, which affects a frame with a probability of 1/`one_in`.
     pub fn rarely(tap: TapQueue, settings: &Arc<Settings>, planted: Planted, one_in: u64) -> Self {
         Self { one_in, ..Self::new(tap, settings, planted) }
     }

@@ -32,7 +32,7 @@ struct Spinner {
 }
 
 impl AwakeCpus {
-    /// Starts a thread on each of these processors that keeps the processor awake.
+    /// Starts a thread on each processor in `cpus` that keeps the processor awake.
     ///
     /// # Errors
     /// Returns an error if a processor cannot be used. After an error, no spinning thread remains.
@@ -64,8 +64,8 @@ impl AwakeCpus {
         let handle = Builder::new().name("ofr-awake".into()).spawn(move || {
             let prepared = pin_current_thread(&[cpu]).and_then(|()| set_idle_priority());
             let failed = prepared.is_err();
-            // The send fails only if the thread that starts the spinning threads has ended. After that end, nobody
-            // needs a spinning thread.
+            // If the thread that starts the spinning threads has ended, the send fails, and the spinning thread is not
+            // needed.
             if ready.send(prepared.map(|()| current_thread())).is_ok() && !failed {
                 spin_until(&stop, &counter);
             }

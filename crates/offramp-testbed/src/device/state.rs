@@ -127,7 +127,7 @@ pub struct State {
     pub interface: String,
     /// Identity of the interface.
     pub(super) identity: Identity,
-    /// The user's requested state of each changeable feature. The restoration sets these states.
+    /// The user's requested state of each changeable feature. The restoration requests these states from the kernel.
     pub(super) requested: BTreeMap<String, bool>,
     /// The active state of each feature. The active states follow from the requested states, and the restoration only
     /// compares the active states.

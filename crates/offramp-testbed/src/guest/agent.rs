@@ -144,7 +144,7 @@ fn set_up(network: &Network) -> Result<(), String> {
     let set = || {
         link::set_mtu(INTERFACE, network.mtu)?;
         // IPv6 is disabled, because its neighbour and router messages would be counted with the traffic. The call fails
-        // on a kernel without IPv6, and such a kernel does not need the setting.
+        // on a kernel without IPv6, where the setting is not needed.
         let _ = link::disable_ipv6(INTERFACE);
         link::add_address(INTERFACE, IpAddr::V4(network.address), network.prefix_len)?;
         link::set_up(INTERFACE)?;

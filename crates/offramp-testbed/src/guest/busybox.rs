@@ -127,7 +127,7 @@ impl Base {
         MachineConfig { monitor, kernel, initramfs, memory_mib: MEMORY_MIB, cpus: CPUS, arguments }
     }
 
-    /// Starts a guest with one processor and a card with one pair of split rings. The caller must then call
+    /// Starts a guest with one processor and a card with one pair of split rings. After the start, the caller must call
     /// [`Machine::wait_until_ready`].
     ///
     /// # Errors

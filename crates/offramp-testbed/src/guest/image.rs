@@ -43,7 +43,7 @@ pub fn skeleton() -> Archive {
 /// libraries, the function starts the program with `--version`. A program without a loader prints its version.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read, or the program cannot be started here.
+/// Returns an error if a file cannot be read, or the program cannot be started on this machine.
 pub fn add_program(archive: &mut Archive, path: &str, program: &Path) -> Result<(), GuestError> {
     archive.file(path, 0o755, loaded_part(&read(program)?));
     for library in libraries_of(program)? {

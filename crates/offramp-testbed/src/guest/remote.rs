@@ -14,8 +14,7 @@ use std::time::Duration;
 
 /// Timeout for the guest's answer to a command that runs no test.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time between the arrival of a signal to the process group at the guest, and the arrival of the signal at
-/// this process.
+/// If a signal to the process group ends the guest, maximum time until this process receives the signal.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 /// Text that marks a harmless line of the console.
 const WARNING: &str = "warning: ";

@@ -164,7 +164,7 @@ impl<'a> GuestRig<'a> {
     /// coalescing, only DIM sets the coalescing.
     ///
     /// # Errors
-    /// Returns an error if the driver has not set the coalescing, because the sample then does not measure DIM.
+    /// Returns an error if the driver has not set the coalescing, because the sample would not measure DIM.
     pub fn check_adapted(&self) -> Result<(), TestbedError> {
         let set = self.port.status().control.and_then(|control| control.coalescing.first().copied().flatten());
         if self.config.host.coalescing == Some(RxCoalescing::Adaptive) && set.is_none() {

@@ -181,8 +181,7 @@ fn with_generic_card(mut runners: Vec<Runner>) -> Result<Vec<Runner>, GuestError
     for Runner { program, version, forwards_control_queue, .. } in &mut runners {
         let device = GENERIC_DEVICE;
         let listed = std::process::Command::new(&*program).args(["-device", &format!("{device},help")]).output();
-        // QEMU exits successfully even if QEMU lacks the card. The output is therefore searched for an option of the
-        // card.
+        // QEMU exits successfully even if QEMU lacks the card, so the output is searched for an option of the card.
         if !String::from_utf8_lossy(&listed.map_err(GuestError::at(&*program))?.stdout).contains(GENERIC_OPTION) {
             return Err(GuestError::OldQemu { program: program.clone(), version: version.clone(), device });
         }

@@ -41,8 +41,8 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Starts a guest without waiting for its boot, so that several guests can boot at once. The caller must then call
-    /// [`Machine::wait_until_ready`].
+    /// Starts a guest without waiting for its boot, so that several guests can boot at once. After the start, the
+    /// caller must call [`Machine::wait_until_ready`].
     ///
     /// # Errors
     /// Returns an error if the guest cannot be started.

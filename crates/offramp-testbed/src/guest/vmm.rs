@@ -102,13 +102,13 @@ impl MachineConfig {
     }
 
     /// Returns the command for User Mode Linux in a separate process namespace. A guest consists of many processes.
-    /// Without the namespace, some of these processes would survive the kill of the guest's kernel.
+    /// Without the namespace, some processes of the guest would survive the kill of the guest's kernel.
     fn uml(&self, socket: &Path, directory: &Path, consoles: &[&str]) -> Command {
         let Self { kernel, initramfs, memory_mib, arguments, .. } = self;
         let mut command = Command::new(UNSHARE);
         command.args(["--pid", "--fork", "--kill-child"]).arg(&kernel.path);
-        // User Mode Linux places its memory file in the directory named by one of these variables, possibly on a disk.
-        // Without the variables, User Mode Linux uses `/dev/shm`.
+        // User Mode Linux places its memory file in the directory named by one of the removed variables, possibly on a
+        // disk. Without the variables, User Mode Linux uses `/dev/shm`.
         for directory in ["TMPDIR", "TMP", "TEMP"] {
             command.env_remove(directory);
         }
@@ -120,8 +120,8 @@ impl MachineConfig {
         // program's arguments.
         command.args(["root=/dev/null", "console=tty0", "con=null"]).args(consoles);
         if by_version(&kernel.version, UML_WHOLE_XSTATE) == Ordering::Less && xstate::len() > UML_XSTATE_LEN {
-            // User Mode Linux cannot restore the extended state of its first program, and would therefore kill that
-            // program.
+            // User Mode Linux cannot restore the extended state of its first program, and would therefore kill its
+            // first program.
             xstate::hide(&mut command);
             command.arg(WITHOUT_AVX);
         }

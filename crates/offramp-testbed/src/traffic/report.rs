@@ -138,9 +138,9 @@ pub struct EndFigures {
     pub cpu: CpuTime,
     /// TCP figures; `None` for UDP.
     pub tcp: Option<TcpFigures>,
-    /// Counters of a UDP receiver; `None` for all other ends.
+    /// Counters of a UDP receiver; `None` for an end that receives no UDP bulk data.
     pub datagrams: Option<Datagrams>,
-    /// Counters of the client's remote procedure calls; `None` for all other ends.
+    /// Counters of the client's remote procedure calls; `None` for an end that makes no remote procedure calls.
     #[serde(default)]
     pub rpc: Option<RpcCounts>,
     /// Longest time in the window without progress, in seconds, exact to 0.01 s; `None` in a test without TCP.

@@ -128,8 +128,8 @@ pub(super) fn receive(
     finish(end, outcome, context)
 }
 
-/// Returns whether a call ended without data because of its timeout or a signal. The caller can then read the phase and
-/// retry.
+/// Returns whether a call ended without data because of its timeout or a signal. After a timeout or a signal, the
+/// caller can read the phase and retry.
 pub(super) fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
