@@ -75,7 +75,7 @@ pub struct Sample {
 pub struct Bench {
     memory: Memory,
     window: Duration,
-    /// True if offramp's profile is printed after each of its samples.
+    /// True if offramp's profile is printed after each sample of offramp.
     profile: bool,
     /// Path of the program with the earlier version's backend.
     before: Option<PathBuf>,
@@ -345,7 +345,8 @@ fn profile(process: u32, time: Duration, scratch: &Scratch) -> Result<String> {
     Ok(text.lines().filter(|line| line.contains('%') && !line.starts_with('#')).collect::<Vec<_>>().join("\n"))
 }
 
-/// Returns the number of packets received by a testpmd. The time of the count is half-way between question and answer.
+/// Returns the number of packets received by a testpmd. The time of the count is the midpoint between the request of
+/// the count and the answer.
 fn received(testpmd: &mut Testpmd) -> Result<Count> {
     static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     let epoch = EPOCH.get_or_init(Instant::now);

@@ -82,8 +82,8 @@ impl Checksum {
     }
 }
 
-/// The difference of one frame in a train, so that coalescing must not merge this frame with the others. Reports quote
-/// the comment of each variant.
+/// The property in which one frame of a train differs from the other frames. Coalescing must not merge the differing
+/// frame with the other frames. Reports quote the comment of each variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::EnumMessage, strum::VariantArray)]
 pub enum Train {
     /// all alike
@@ -156,7 +156,7 @@ pub enum Load {
     Train {
         /// Payload bytes of each frame.
         len: u16,
-        /// Difference of the frame that must not be coalesced with the others.
+        /// The property in which one frame of the train differs from the other frames.
         kind: Train,
     },
 }

@@ -87,8 +87,8 @@ pub enum Offered {
     Fixed,
     /// The feature is fixed off, or does not exist.
     No,
-    /// The feature can be switched, but a packet socket of this kernel cannot deliver the feature's output. An example
-    /// is UDP super-frames before Linux 6.2.
+    /// The feature can be switched, but a packet socket of this kernel cannot deliver the feature's output. For
+    /// example, a packet socket cannot deliver UDP super-frames before Linux 6.2.
     Unseen,
 }
 

@@ -314,7 +314,7 @@ impl Exchange<'_> {
                     break;
                 }
             }
-            // Received frames are read between two sends, so that they do not fill the capture's buffer.
+            // Received frames are read between two sends, because unread frames would fill the capture's buffer.
             while let Some(frame) = self.receiver.receive(Duration::ZERO)? {
                 capture.take(frame);
             }

@@ -30,7 +30,7 @@ pub(crate) enum Obstacle {
 }
 
 impl Obstacle {
-    /// Returns whether the path does not carry a case.
+    /// Returns whether the obstacle stops the frames of `case`.
     fn stops(self, case: &Case) -> bool {
         match self {
             Self::Tags => case.vlan.is_some(),

@@ -35,7 +35,7 @@ struct Flow {
     kind: usize,
     case: Case,
     bytes: Vec<u8>,
-    /// Addresses and ports in the order of the hash.
+    /// Addresses and ports, in the order in which the hash reads these fields.
     input: Vec<u8>,
     place: Place,
 }

@@ -30,7 +30,7 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Commands that turn off the wrong offloads, one for each interface with faults.
     pub commands: Vec<String>,
-    /// Measured effect of the offloads with the verdict [`Verdict::Right`] on the speed; empty unless requested.
+    /// Measured effect on the speed of each offload with the verdict [`Verdict::Right`]; empty unless requested.
     pub worth: Vec<Worth>,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the oracle: expected frames against the segmenter, and the permitted differences.
+//! Tests of the oracle: comparison of the expected frames with the segmenter's frames, and the permitted differences.
 
 use super::*;
 use crate::case::{Addressing, Case, Checksum, Load, Train};

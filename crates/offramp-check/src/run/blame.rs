@@ -105,8 +105,8 @@ impl Direction<'_> {
         Ok(None)
     }
 
-    /// Returns the delay of a case without and with the receiver's offloads, if the difference exceeds [`HELD_MAX`] in
-    /// every round. One round would not suffice, because a busy processor can delay a frame.
+    /// Returns the two delays of a case, without and with the receiver's offloads, if their difference exceeds
+    /// [`HELD_MAX`] in every round. One round would not suffice, because a busy processor can delay a frame.
     fn held_each_time(&mut self, case: &Case, setting: &Setting) -> Result<Option<[Duration; 2]>, CheckError> {
         let receiver_off = Setting { receive: Vec::new(), ..setting.clone() };
         let mut times = None;

@@ -26,7 +26,7 @@ const MOUNTS: [(&str, &str); 3] = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sy
 /// Process number of a system's first program.
 const FIRST_PROCESS: u32 = 1;
 
-/// Runs the guest until the machine is switched off. Returns only on failure.
+/// Serves the commands of the lab until the guest is switched off. Returns only on failure.
 ///
 /// # Errors
 /// Returns an error if this process is not a system's first program, or the system cannot be prepared.

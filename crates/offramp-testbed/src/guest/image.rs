@@ -102,7 +102,7 @@ fn libraries_of(program: &Path) -> Result<Vec<String>, GuestError> {
     Ok(libraries(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Parses the absolute paths in the loader's output. The guest has the same files at the same paths.
+/// Parses the absolute paths in the loader's output. The guest gets each file at its path on this machine.
 fn libraries(trace: &str) -> Vec<String> {
     trace.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect()
 }

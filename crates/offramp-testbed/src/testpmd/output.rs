@@ -53,7 +53,7 @@ pub fn busy_ns_per_packet(text: &str) -> Option<f64> {
     (mhz > 0.0).then(|| cycles / mhz * 1e3)
 }
 
-/// Parses the whole number after a label.
+/// Parses the integer after `label`.
 fn number_after(text: &str, label: &str) -> Option<u64> {
     let (_, after) = text.split_once(label)?;
     after.split_whitespace().next()?.parse().ok()

@@ -84,8 +84,8 @@ struct Test<'test> {
 }
 
 impl Test<'_> {
-    /// Sets the test up, from the client's hello to the server's go. On return, all streams are connected and all
-    /// receivers run. Returns the congestion control.
+    /// Sets the test up, from the client's line `hello` to the server's line `go`. On return, all streams are connected
+    /// and all receivers run. Returns the congestion control.
     fn set_up(&mut self) -> Result<String, TrafficError> {
         let udp = self.udp_sockets()?;
         let udp_ports = udp.iter().map(|socket| Ok(socket.local_addr()?.port())).collect::<io::Result<Vec<_>>>();

@@ -159,7 +159,7 @@ pub struct EndFigures {
     pub errors: Vec<String>,
 }
 
-/// Figures of one direction: sender and receiver.
+/// Figures of one direction, from its sender and its receiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// Payload bits per second at the receiver.

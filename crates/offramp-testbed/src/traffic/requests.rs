@@ -1,8 +1,8 @@
 //! Requests and responses over UDP in an open loop. Each request is sent when due, regardless of earlier answers.
 //!
 //! A latency is measured from the time the request was **due**. If the client is delayed and sends late, the latencies
-//! include the delay. A client that waited for each answer before its next request would omit exactly the delayed
-//! requests (coordinated omission).
+//! include the delay. A client that waited for each answer before its next request would omit exactly the requests that
+//! a late answer delays (coordinated omission).
 
 use std::collections::VecDeque;
 use std::io;

@@ -530,8 +530,8 @@ impl Drop for Side {
     fn drop(&mut self) {
         self.abort();
         for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
-            // The join only waits for the thread. The report lists the stream of a panicked thread as a stream without
-            // an end.
+            // The result of the join is not needed, because the report lists the stream of a panicked thread as a
+            // stream without an end.
             let _ = thread.join();
         }
     }

@@ -33,7 +33,7 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Creates the data of a test.
+    /// Creates the constant or patterned data that the streams of a test send and compare.
     pub(super) fn new(params: &Params) -> Self {
         match &params.workload {
             Workload::Bulk(bulk) | Workload::Mixed(MixedParams { bulk, .. }) => {
