@@ -6,9 +6,9 @@
 //!  guest 1 ── QEMU ── backend ──┼── switch or bridge ── the host's TCP/IP, in a namespace
 //! ```
 //!
-//! Kernel, file system, memory and card options are the same for all backends. All guests run the whole time. Only one
-//! backend at a time has traffic, and the polling backends without traffic are stopped (SIGSTOP). The printed table is
-//! Markdown, with a row for each kind of traffic and a column for each backend.
+//! Kernel, file system, memory and card options are the same for all backends. All guests run during the whole
+//! comparison. Only one backend at a time has traffic, and the polling backends without traffic are stopped (SIGSTOP).
+//! The printed table is Markdown, with a row for each kind of traffic and a column for each backend.
 
 mod backend;
 

@@ -59,7 +59,7 @@ pub enum Side {
 /// The result of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Packets received at the end of their path, in millions per second.
+    /// Packets that reached the receiving end of the path, in millions per second.
     pub mpps: f64,
     /// Busy time of the backend per packet, in nanoseconds.
     ///

@@ -30,8 +30,8 @@ const NAMESPACES: &str = "/run/netns";
 /// Size of the kernel's capture buffer in bytes, large enough for a batch of super-frames that are received as small
 /// frames.
 const BUFFER_LEN: usize = 64 << 20;
-/// Maximum length of a captured frame in bytes. The length exceeds the maximum aggregate, so that a too long aggregate
-/// is captured whole.
+/// Maximum length of a captured frame in bytes. This length exceeds the maximum length of an aggregate, so that an
+/// aggregate above the maximum is captured whole.
 const FRAME_LEN_MAX: usize = 128 << 10;
 /// Maximum time that a sender waits for room in its queue.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);

@@ -108,7 +108,7 @@ pub(crate) struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// Sends cases until all cases are sent, or `wrong_max` cases are wrong.
+    /// Sends cases until all cases are sent, or `wrong_max` cases have the outcome [`Outcome::Wrong`].
     pub(crate) fn all(&mut self, cases: &[Case], allowed: Allowed, wrong_max: usize) -> Result<Outcomes, CheckError> {
         let mut outcomes = Outcomes::default();
         let mut rest = cases;

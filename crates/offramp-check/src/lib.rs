@@ -13,10 +13,10 @@
 //! | [`verdict`] | the results |
 //! | [`report`] | the results as text, `JSON`, `XML` and a capture |
 //!
-//! Every byte of a frame is known. A packet socket sends frames with the same requests as the kernel's own stack (a
-//! partial checksum, a segmentation). Another packet socket captures the frames before the receiver's stack. The IP
-//! addresses are from `198.18.0.0/15` and `fd00::/8`. No host has the destination's Ethernet address, so no host
-//! answers.
+//! The check chooses every byte of a sent frame. A packet socket sends frames with the same requests as the kernel's
+//! own stack (a partial checksum, a segmentation). Another packet socket captures the frames before the receiver's
+//! stack. The IP addresses are from `198.18.0.0/15` and `fd00::/8`. No host has the destination's Ethernet address, so
+//! no host answers.
 
 pub mod case;
 pub mod end;

@@ -17,7 +17,7 @@ use crate::reach::Reach;
 use crate::rss::{self, Judged};
 use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Verdict};
 
-/// Number of wrong cases after which the check of an offload ends.
+/// Number of cases with the outcome [`Outcome::Wrong`] after which the check of an offload ends.
 const WRONG_MAX: usize = 3;
 /// Maximum number of attempts until a first frame is received. Switches may still learn addresses, and links may not be
 /// up yet.
@@ -389,7 +389,8 @@ impl Direction<'_> {
         let allowed = self.allowed();
         Ok(match self.exchange.one(&probe, allowed)? {
             Outcome::Refused(errno) => Some(format!("{refuser} ({})", nix::errno::Errno::from_raw(errno).desc())),
-            // A wrong `probe` is no reason to skip the offload, because the cases of the offload show the same fault.
+            // A fault of `probe` is no reason to skip the offload, because the cases of the offload show the same
+            // fault.
             Outcome::Right | Outcome::Wrong(_) => None,
         })
     }

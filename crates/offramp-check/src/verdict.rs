@@ -28,7 +28,7 @@ pub struct Report {
     pub ends: [Interface; 2],
     /// Verdicts on all offloads in both directions.
     pub rows: Vec<Row>,
-    /// Commands that turn off the wrong offloads, one for each interface with faults.
+    /// Commands that turn off the faulty offloads, one for each interface with faults.
     pub commands: Vec<String>,
     /// Measured effect on the speed of each offload with the verdict [`Verdict::Right`]; empty unless requested.
     pub worth: Vec<Worth>,
@@ -121,7 +121,7 @@ pub struct Finding {
     pub blame: Blame,
     /// The first case with the fault.
     pub case: String,
-    /// Number of cases that were wrong before the check of this offload ended.
+    /// Number of cases with a missing or unexpected frame, counted until the check of this offload ended.
     pub wrong_cases: usize,
     /// Description of the frame and of its first differing field.
     pub place: String,
@@ -181,7 +181,7 @@ impl fmt::Debug for Evidence {
 }
 
 impl Report {
-    /// Returns whether any verdict is wrong.
+    /// Returns whether any offload has the verdict [`Verdict::Wrong`].
     pub fn is_wrong(&self) -> bool {
         self.rows.iter().any(|row| matches!(row.verdict, Verdict::Wrong(_)))
     }

@@ -8,7 +8,7 @@
 //! The program does ESP in user space. For each packet, the program reads a frame from the kernel, encrypts the frame
 //! and writes the encrypted frame to the kernel. For a received packet, the program does these steps in reverse. Each
 //! system call moves one packet. The program uses the adapter's functions to encrypt and decrypt, so that only the
-//! place of the work differs.
+//! place of encryption and decryption differs.
 
 use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_adapter::port::{HostPort, PortError};

@@ -13,7 +13,7 @@ use crate::verdict::{Report, Verdict};
 /// Kinds of frames. Each kind is an interface of the capture.
 const KINDS: [&str; 3] = ["sent", "expected", "captured"];
 
-/// Returns a capture with the sent, expected and captured frames of each wrong verdict. Each kind of frame has its own
+/// Returns a capture with the sent, expected and captured frames of each faulty offload. Each kind of frame has its own
 /// interface in the capture. Comments name the verdict.
 ///
 /// # Errors

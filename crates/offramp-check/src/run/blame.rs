@@ -167,7 +167,7 @@ impl Direction<'_> {
     }
 
     /// Repeats a wrong case `on` times with its setting, and `off` times with the software path on one side. Returns
-    /// `None` if the case is right with its setting.
+    /// `None` if all frames of the case are as expected with its setting.
     fn compare_sides(
         &mut self,
         case: &Case,
@@ -238,8 +238,8 @@ impl Direction<'_> {
         Ok(outcomes.wrong.iter().all(|(_, wrong)| wrong.may_be_loss()))
     }
 
-    /// Returns whether a repeat of the case is right, at once or after pauses. Other traffic may fill a queue for a
-    /// while, whereas loss in the interface recurs with each repeat.
+    /// Returns whether all frames of any repeat of the case are as expected, at once or after pauses. Other traffic may
+    /// fill a queue for a while, whereas loss in the interface recurs with each repeat.
     fn is_right_later(&mut self, case: &Case, setting: &Setting) -> Result<bool, CheckError> {
         for pause in LOSS_PAUSES {
             std::thread::sleep(pause);
