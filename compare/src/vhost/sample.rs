@@ -323,7 +323,7 @@ impl Version {
     }
 }
 
-/// A counter's value at a moment, in nanoseconds since an arbitrary origin.
+/// The value of a packet counter, and the time of the value in nanoseconds since an arbitrary origin.
 #[derive(Clone, Copy, Debug)]
 struct Count {
     at_ns: u64,

@@ -138,7 +138,7 @@ pub trait End {
         Ok(None)
     }
 
-    /// Returns whether this end sends and captures frames that do not belong to a check.
+    /// Returns whether this end can send and capture frames that do not belong to a check.
     fn takes_any_frame(&self) -> bool {
         false
     }

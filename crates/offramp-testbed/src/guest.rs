@@ -1,5 +1,5 @@
-//! A Linux guest as a host: QEMU with a kernel of this machine, or User Mode Linux. This program is the guest's only
-//! program.
+//! A Linux guest as a host: QEMU with a kernel of this machine, or User Mode Linux. Except in guests of [`busybox`],
+//! the guest's only program is the executable of this process.
 //!
 //! ```text
 //!  guest ── vhost-user ── adapter ══ cable ══ adapter ── TAP ── namespace b
@@ -7,8 +7,8 @@
 //!  this process
 //! ```
 //!
-//! The guest boots from a file system in memory. The file system contains this program, its libraries, and the modules
-//! of the guest's network card. The guest needs no installation and no download.
+//! The guest boots from a file system in memory. The file system contains this executable, its libraries, and the
+//! modules of the guest's network card. The guest needs no installation and no download.
 
 pub mod agent;
 pub mod busybox;

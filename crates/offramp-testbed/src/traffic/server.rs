@@ -98,8 +98,8 @@ enum Failure {
 /// Serves tests from `listener` until `stop` is set, with one thread per session. All threads and sockets belong to the
 /// caller's network namespace. When the function returns, all threads have ended and all sockets are closed.
 ///
-/// A client that violates the protocol, exceeds a limit or disappears ends only its own session, and is counted in
-/// `stats`.
+/// A client that violates the protocol, exceeds a limit or disappears ends only the session of that client, and is
+/// counted in `stats`.
 ///
 /// # Errors
 /// Returns the error of poll(2) if the listener is unusable.
