@@ -1,7 +1,7 @@
 //! One case of a check: the input as data, and the expected frames.
 //!
-//! The expected frames are built from the same data, segment by segment and field by field. The code is slow and
-//! obvious, and follows the rules of Linux' software segmentation.
+//! The expected frames are built from the data of the input, segment by segment and field by field. The code is slow
+//! and obvious, and follows the rules of Linux' software segmentation.
 
 use std::fmt;
 

@@ -97,7 +97,7 @@ pub trait End {
     /// Returns the properties of this end.
     fn description(&self) -> &Description;
 
-    /// Returns the state of a feature, named as in ethtool.
+    /// Returns the state of the feature with this ethtool name.
     fn offered(&self, feature: &str) -> Offered;
 
     /// Switches these features. Sets all other features to the state recorded before the check.

@@ -1,6 +1,6 @@
 //! Tests of lossy paths. If the path loses frames of every kind, no offload gets a verdict. If only one offload's
-//! frames are lost, that offload is wrong. The wire is a queue in memory, and losses depend on frame numbers, so that
-//! nothing depends on time.
+//! frames are lost, that offload has the verdict `Verdict::Wrong`. The wire is a queue in memory, and losses depend on
+//! frame numbers, so that nothing depends on time.
 
 mod common;
 

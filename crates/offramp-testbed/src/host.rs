@@ -53,7 +53,7 @@ pub struct HostSettings {
     /// TAP). A guest has a separate setting, `host_gro`.
     pub gro: bool,
     /// Coalescing by a guest's own driver in place of the adapter's policy. The guest's monitor must forward the
-    /// control queue.
+    /// control queue to the port.
     pub coalescing: Option<RxCoalescing>,
     /// True if a capture runs at host B: a promiscuous packet socket receives every frame. During the capture, host B's
     /// adapter verifies no checksums, like the driver of claim R8.

@@ -525,7 +525,7 @@ fn add_to_sequence(bytes: &mut [u8], at: FrameLayout, by: u32) {
     field.copy_from_slice(&sequence.wrapping_add(by).to_be_bytes());
 }
 
-/// Inverts these bits in the type of service or the traffic class of each frame.
+/// Inverts the bits of `by` in the type of service or the traffic class of each frame.
 fn traffic_class(frames: &mut [Vec<u8>], by: u8) {
     for frame in frames {
         edit(frame, |bytes, at| set_traffic_class(bytes, at, by));
