@@ -98,7 +98,7 @@ pub(crate) struct Exchange<'a> {
     pub receiver: &'a mut dyn End,
     pub addressing: Addressing,
     pub run: u16,
-    /// Number for the next case without a number.
+    /// Number for the next case whose `number` is `None`.
     pub next_case: &'a mut u16,
     pub stop: &'a AtomicBool,
     /// Maximum wait for the next frame of a batch.

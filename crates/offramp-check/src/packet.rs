@@ -94,7 +94,7 @@ const RANGE_V4: [[u8; 2]; 2] = [[198, 18], [198, 19]];
 const RANGE_V6: [u8; 14] = [0xfd, 0x6f, 0x66, 0x72, 0x61, 0x6d, 0x70, 0, 0, 0, 0, 0, 0, 0];
 /// Prefix of unassigned IPv4 multicast groups in the organization-local scope (RFC 2365 6.2): `239.194.0.0/16`.
 const GROUPS_V4: [u8; 2] = [239, 194];
-/// Prefix of unassigned IPv6 multicast groups on the link (RFC 4291 2.7): `ff12::/16`.
+/// Prefix of unassigned IPv6 multicast groups in the link-local scope (RFC 4291 2.7): `ff12::/16`.
 const GROUPS_V6: [u8; 14] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0x6f, 0x66, 0x72, 0x61, 0x6d, 0x70];
 
 /// The kind of a frame's destination.

@@ -28,7 +28,7 @@ const FRAME_LEN_ONE_BUFFER: usize = 2000;
 const FRAME_LEN_CHAINED: usize = 8000;
 /// Number of frames of at most [`FRAME_LEN_MTU_1500`] bytes, including UDP and non-IP frames.
 const SHORT_FRAMES: usize = 150;
-/// Number of frames that fill almost one buffer.
+/// Number of frames that almost fill one buffer.
 const ONE_BUFFER_FRAMES: usize = 8;
 /// Number of frames that need a chain of buffers. All frames together fit into the smallest ring (255 entries), even if
 /// nobody reads the ring: 150 + 8 + 4 × 5.

@@ -44,8 +44,8 @@ pub struct HostSettings {
     /// on a TAP without `gro`, because that TAP has no NAPI.
     pub busy_poll_usecs: u32,
     /// True if threads keep the processors awake, so that no figure includes a processor's wake-up cost. In a virtual
-    /// machine, the wake-up cost is many times the remaining cost. The same threads also measure the idle time. A
-    /// guest's processors sleep regardless of this setting.
+    /// machine, the wake-up cost is many times the cost of all other work. The same threads also measure the idle time.
+    /// A guest's processors sleep regardless of this setting.
     pub awake: bool,
     /// The kernel's network settings in each host's namespace: pairs of a sysctl(8) name and its value.
     pub sysctls: Vec<(String, String)>,

@@ -49,8 +49,8 @@ const TAIL_PROBABILITY: f64 = 0.025;
 
 /// Returns a confidence interval of the median, computed by the sign test from the finite `samples`. For independent
 /// samples, the interval contains the true median with a probability of 95 % or more. With fewer than nine samples, the
-/// interval spans from the lowest to the highest sample. With fewer than six samples, this probability is below 95 %.
-/// Without samples, both bounds are NaN.
+/// interval spans from the lowest to the highest sample. With fewer than six samples, the probability that the interval
+/// contains the true median is below 95 %. Without samples, both bounds are NaN.
 pub fn median_interval(samples: &[f64]) -> [f64; 2] {
     let values = sorted_finite(samples);
     let Some(last) = values.len().checked_sub(1) else { return [f64::NAN; 2] };

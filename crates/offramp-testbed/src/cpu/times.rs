@@ -203,7 +203,7 @@ mod tests {
     }
 
     /// Returns the likely, minimum and maximum work of a processor in one second, in milliseconds. `begin` and `end`
-    /// are the processor's lines before and after that second.
+    /// are the processor's lines at the start and at the end of the second.
     fn worked_in_a_second(begin: &str, end: &str, kept_awake_us: u64) -> [u64; 3] {
         let [begin, end] = [begin, end].map(|line| CpuTimes::parse(line, 10_000));
         let worked = end.since(&begin).all()[0].worked(1_000_000, kept_awake_us);

@@ -5,7 +5,8 @@ use super::vmm::{MachineConfig, Monitor};
 use offramp_ports::sys::NetNs;
 use std::path::{Path, PathBuf};
 
-/// Memory of a guest in MiB for the kernel, sockets and page cache. The memory of the guest's file system is added.
+/// Memory of a guest in MiB for the kernel, sockets and page cache. The memory of the guest's file system is added to
+/// this number.
 const MEMORY_MIB: u64 = 192;
 /// Number of copies of the file system in memory while the kernel unpacks the archive.
 const ARCHIVE_COPIES: u64 = 2;

@@ -391,7 +391,7 @@ pub enum Event {
     Start,
     /// An interim result of the client.
     Interval {
-        /// Data sent or transactions made by the client.
+        /// Data sent by the client, or transactions made by the client.
         sent: Option<Interval>,
         /// Data received by the client.
         received: Option<Interval>,

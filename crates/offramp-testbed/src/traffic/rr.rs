@@ -21,7 +21,7 @@ pub(super) const LATENCY_DIGITS: u8 = 3;
 const READ_LEN: usize = 64 * 1024;
 /// Rounds of work in one calibration sample.
 const CALIBRATION_ITERATIONS: u64 = 200_000;
-/// Number of calibration samples. The fastest sample is used, as the least disturbed one.
+/// Number of calibration samples. The fastest sample is used, because the fastest sample is the least disturbed.
 const CALIBRATION_SAMPLES: u32 = 9;
 
 /// Does a fixed amount of work: a chain of `iterations` dependent multiplications without memory access. Under any
