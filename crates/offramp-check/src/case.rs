@@ -234,7 +234,7 @@ pub(crate) struct Addressing {
 }
 
 impl Case {
-    /// Creates a case of TCP or UDP over `ip`, without options, tags or peculiarities.
+    /// Creates a case of TCP or UDP over `ip`, without options, tags or other special settings.
     pub(crate) fn new(ip: Ip, protocol: Protocol, load: Load) -> Self {
         Self {
             ip,

@@ -370,8 +370,8 @@ impl Direction<'_> {
         Ok(row)
     }
 
-    /// Returns the reason why the sender cannot send these cases, or `None` if the sender can send the cases. Only
-    /// cases that need more than a packet socket can have a reason.
+    /// Returns the reason why the sender cannot send `cases`, or `None` if the sender can send the cases. Only cases
+    /// that need more than a packet socket can have a reason.
     fn unreachable(&mut self, cases: Cases) -> Result<Option<String>, CheckError> {
         let (probe, refuser) = match cases {
             Cases::Socket(_) if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen => {

@@ -1,5 +1,5 @@
-//! Tests of receive queues. An adapter that distributes frames over a TAP's queues as reported is right, and each fault
-//! is named.
+//! Tests of receive queues. An adapter that distributes frames over a TAP's queues as reported passes the check, and
+//! the check names each fault.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Tests of `offramp check --pair` on a veth pair between two namespaces. All offloads are right, and every setting is
-//! restored.
+//! Tests of `offramp check --pair` on a veth pair between two namespaces. All offloads have the verdict
+//! `Verdict::Right`, and every setting is restored.
 
 mod common;
 

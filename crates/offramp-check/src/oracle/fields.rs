@@ -15,8 +15,8 @@ const PADDED_LEN_MAX: usize = 64;
 pub(crate) struct Allowed {
     /// Segments may have any IPv4 ID (`tx-tcp-mangleid-segmentation`).
     pub any_id: bool,
-    /// Frames with a wrong checksum, padded datagrams and fragments may overtake earlier frames. Linux' GRO delivers
-    /// frames of these three kinds at once, but holds other frames of the same flow.
+    /// Frames with a wrong checksum, padded datagrams and fragments may overtake earlier frames. Linux' GRO holds other
+    /// frames of the same flow, but delivers frames with a wrong checksum, padded datagrams and fragments at once.
     pub unheld_overtake: bool,
 }
 

@@ -216,8 +216,8 @@ impl Direction<'_> {
         Ok(if is_refused { plan::TX_CHECKSUM.to_vec() } else { Vec::new() })
     }
 
-    /// Returns whether no repeat of a case shows a changed frame, and at least one of the first repeats is right.
-    /// Single repeats of the case may be lost or refused.
+    /// Returns whether no repeat of a case shows a changed frame, and at least one of the first repeats has all frames
+    /// as expected. Single repeats of the case may be lost or refused.
     fn is_right(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<bool, CheckError> {
         self.apply(setting)?;
         let allowed = self.allowed();

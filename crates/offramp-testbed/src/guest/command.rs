@@ -50,7 +50,7 @@ impl<'a> Card<'a> {
 #[derive(Debug)]
 pub(super) struct AgentConfig<'a> {
     pub runner: &'a Runner,
-    /// Path of this program, which also runs in the guest.
+    /// Path of the executable of this process, which also runs in the guest.
     pub program: &'a Path,
     /// First argument of the program in the guest.
     pub argument: &'a str,

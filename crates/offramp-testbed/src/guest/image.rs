@@ -40,7 +40,7 @@ pub fn skeleton() -> Archive {
 }
 
 /// Adds a program at `path` (without a leading slash), and its libraries at the paths listed by the loader. To list the
-/// libraries, the function starts the program with `--version`. A program without a loader prints its version.
+/// libraries, the function starts the program with `--version`. A program without a loader only prints its version.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read, or the program cannot be started on this machine.

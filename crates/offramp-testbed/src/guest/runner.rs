@@ -109,7 +109,7 @@ impl Runner {
 pub struct GuestSpec {
     /// Possible runners, in order of preference.
     pub runners: Vec<Runner>,
-    /// Path of this program, which also runs in the guest.
+    /// Path of the executable of this process, which also runs in the guest.
     pub program: PathBuf,
 }
 

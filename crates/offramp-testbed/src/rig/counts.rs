@@ -43,7 +43,8 @@ impl Count {
         }
     }
 
-    /// Returns the counts since `earlier`. Maxima still cover the whole time since the adapter's creation.
+    /// Returns the counts since `earlier`. The maxima in the result cover the whole time since the adapter's creation,
+    /// not only the time since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
