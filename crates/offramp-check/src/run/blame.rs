@@ -53,9 +53,9 @@ impl Direction<'_> {
             // in each attempt.
             let blame = self.blame(&case, setting, wrong.may_be_loss())?;
             if wrong.may_be_loss() {
-                // The case is repeated before, between and after groups of plain frames, because a long stall of the
-                // path may end only while plain frames are sent. If a repeat is right, the path lost the case, and no
-                // offload is at fault.
+                // The case is repeated before, between and after groups of plain frames. A long stall of the path may
+                // end only while plain frames are sent. If a repeat is right, the path lost the case, and no offload is
+                // at fault.
                 let mut is_lost = blame == Blame::Unrepeatable || self.is_right_later(&case, setting)?;
                 for _ in 0..LOOKS {
                     if !is_lost && self.loses_others()? {
