@@ -50,7 +50,7 @@ pub struct HostSettings {
     /// The kernel's network settings in each host's namespace: pairs of a sysctl(8) name and its value.
     pub sysctls: Vec<(String, String)>,
     /// True if a host coalesces received segments, as with a hardware adapter (Linux' GRO, enabled by `IFF_NAPI` of the
-    /// TAP). A guest has a separate setting, `host_gro`.
+    /// TAP). For a guest, [`RigConfig::host_gro`](crate::rig::RigConfig::host_gro) enables GRO.
     pub gro: bool,
     /// Coalescing by a guest's own driver in place of the adapter's policy. The guest's monitor must forward the
     /// control queue to the port.

@@ -134,8 +134,8 @@ struct Key {
 }
 
 impl KeyRegistry {
-    /// Creates a registry from `marks`. The registry writes to `store`, reserves `step` sequence numbers at a time, and
-    /// wakes `waker` when [`KeyRegistry::keep`] has work.
+    /// Creates a registry from `marks`. The registry writes marks to `store`, reserves `step` sequence numbers of a key
+    /// at a time, and wakes `waker` when [`KeyRegistry::keep`] must be called.
     pub fn lasting(store: Box<dyn KeyStore>, marks: &[KeyMark], step: u64, waker: Waker) -> Self {
         let mut keys = Keys::default();
         for mark in marks {

@@ -117,7 +117,7 @@ enum Needs {
     Adaptive,
 }
 
-/// Changes for runs with a guest as host A.
+/// Differences between runs with a guest as host A and other runs: description, settings, and additional variants.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Guest<S: Default> {

@@ -246,7 +246,8 @@ struct ChachaPacket<'a> {
 }
 
 impl ChachaPacket<'_> {
-    /// Encrypts or decrypts the next `len` bytes of the packet, from `from` to `to`. Both pointers can be equal.
+    /// Encrypts or decrypts the next `len` bytes of the packet. Reads the bytes at `from`, and writes the result at
+    /// `to`. Both pointers can be equal.
     ///
     /// # Safety
     /// `len` bytes must be readable at `from` and writable at `to`. Both ranges must be identical or must not overlap.

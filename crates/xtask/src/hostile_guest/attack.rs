@@ -106,8 +106,8 @@ fn send_frames(device: &mut Device, frames: &[Vec<u8>]) -> Result<()> {
     Ok(())
 }
 
-/// Sends one kind of bad chains after another. If a kind stops the ring, the attack was effective, and the card is
-/// reset.
+/// Sends one kind of bad chains after another. If a chain stops the ring, the function resets the device and continues
+/// with the next kind.
 fn send_bad_chains(device: &mut Device) -> Result<()> {
     device.start()?;
     let rings = bad_rings(device.size());

@@ -64,7 +64,7 @@ impl Sender {
     }
 }
 
-/// Changes one frame at random, as a faulty wire or a peer can.
+/// Makes one random change to the frame of `spec`: a change that a faulty wire or a peer can cause.
 fn disturb(random: &mut ChaCha8Rng, spec: &mut Spec) {
     match random.random_range(0..16) {
         0 => spec.checksum = Checksum::Wrong,
