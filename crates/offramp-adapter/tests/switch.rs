@@ -499,7 +499,10 @@ fn a_frame_with_a_partial_checksum_that_can_join_no_other_passes_untouched() {
     begun_wrong.1[50] ^= 1;
     let mut elsewhere = tcp_frame(0, 1, &pattern(1, 1000));
     elsewhere.0.checksum = Some(PartialChecksum { start: 34, offset: 20 });
-    for (asked, sent) in [message, begun_wrong, elsewhere] {
+    // One segment, so the frame is no super-frame. The bytes after its IP packet belong to the request.
+    let mut longer = tcp_super_frame(0, 1, &pattern(1, 1000), 1460);
+    longer.1.extend([7; 50]);
+    for (asked, sent) in [message, begun_wrong, elsewhere, longer] {
         bench.send(0, (asked, sent.clone()));
         bench.run();
         let given = std::mem::take(&mut bench.host(1).given);

@@ -2,8 +2,8 @@
 
 use offramp_offload::frame::FrameBuffer;
 
-/// Alignment of the frame, in bytes: one cache line, the width of the widest vector load. At least 64 bytes before the
-/// frame are also free, for a header or a VLAN tag.
+/// Alignment of the frame, in bytes: one cache line, the width of the widest vector load. The constant is also the
+/// minimum free space before the frame, for a header or a VLAN tag.
 const FRAME_ALIGN: usize = 64;
 
 /// Returns a buffer for a frame of up to `len_max` bytes, and the aligned offset of the frame.

@@ -1,4 +1,4 @@
-//! The IPsec policy of a port (RFC 4301 4.4.1): the treatment of packets outside of associations.
+//! The IPsec policy of a port (RFC 4301 4.4.1): the treatment of packets before and without a matching association.
 //!
 //! The entries are checked in order. A packet without a matching entry is checked against the associations, whose
 //! selectors act as protecting entries. Without a matching association, [`NoMatch`] decides. The policy also contains
@@ -51,7 +51,8 @@ pub struct PolicyEntry {
     pub selector: Selector,
 }
 
-/// The rules for packets outside of the associations. The default policy passes all of these packets.
+/// The rules besides the associations: entries checked before the associations, and the treatment of packets that match
+/// neither an entry nor an association. The default policy has no entries, and passes packets without an association.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Treatment of IP packets to the wire without a matching entry or association.

@@ -16,7 +16,7 @@ use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum, Sink};
 use offramp_offload::count;
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{Network, Transport, link_header_len};
-use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind};
+use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::Segmenter;
 
 /// Minimum payload of a frame with a partial checksum that may be the first of a coalesced frame, bytes. The value is
@@ -306,12 +306,11 @@ impl Deliver {
             }
             None => self.hand_over_in_order(outlet, &meta, lent.frame.bytes()),
             Some(_) if self.may_coalesce(lent, outlet.enabled) => {
-                let mut frame = lent.frame.unsegmented();
-                frame.write_checksum();
+                lent.frame.write_checksum();
                 outlet.came_in(1);
-                self.verify(outlet, frame.reborrow(), work.now_ns);
+                self.verify(outlet, lent.frame.reborrow(), work.now_ns);
                 // The next port gets the frame with its original checksum request.
-                frame.make_partial();
+                lent.frame.make_partial();
             }
             Some(partial) if honours_checksums && !lent.plan.completes_crc() => {
                 let meta = RxMeta { checksum: ChecksumState::Partial(partial), ..meta };
@@ -328,7 +327,9 @@ impl Deliver {
     /// Returns whether a frame with a partial checksum can be coalesced, so that completing its checksum is worthwhile.
     /// Some hosts send several segments in succession instead of a super-frame, for example a host with AccECN.
     fn may_coalesce(&self, lent: &Lent<'_>, enabled: Offloads) -> bool {
-        let (Ok(layout), Some(partial)) = (lent.frame.layout(), lent.frame.request().checksum) else { return false };
+        // The layout of a frame with a segmentation request ends where the frame ends, not where its IP packet ends.
+        let TxMeta { checksum: Some(partial), segmentation: None } = lent.frame.request() else { return false };
+        let Ok(layout) = lent.frame.layout() else { return false };
         let offload = match (layout.transport, layout.network) {
             (Transport::Tcp, Network::Ipv4) => Offloads::RSC4,
             (Transport::Tcp, Network::Ipv6) => Offloads::RSC6,
