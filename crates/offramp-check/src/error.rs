@@ -87,7 +87,7 @@ pub enum CheckError {
         /// Description of the violation or failure.
         reason: String,
     },
-    /// The daemon does not answer, or has no such pair of ports.
+    /// The daemon does not answer, or has no two ports that the check can use: ports with TAPs on one cable or switch.
     #[error("daemon: {0}")]
     Daemon(String),
     /// A client violated the server's protocol.

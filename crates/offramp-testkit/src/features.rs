@@ -76,7 +76,7 @@ pub const GUEST_USO6: u64 = 1 << 55;
 pub const HOST_USO: u64 = 1 << 56;
 /// The device reports the hash of every frame (virtio 1.3, 5.1.3).
 pub const HASH_REPORT: u64 = 1 << 57;
-/// The driver maps received flows to queues.
+/// The driver configures how the device maps received flows to queues (virtio 1.3, 5.1.3).
 pub const RSS: u64 = 1 << 60;
 /// The device reports the speed of its link.
 pub const SPEED_DUPLEX: u64 = 1 << 63;

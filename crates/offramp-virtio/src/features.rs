@@ -48,7 +48,7 @@ pub const CTRL_RX: u64 = 1 << VIRTIO_NET_F_CTRL_RX;
 pub const CTRL_RX_EXTRA: u64 = 1 << VIRTIO_NET_F_CTRL_RX_EXTRA;
 /// The driver selects the VLANs to receive.
 pub const CTRL_VLAN: u64 = 1 << VIRTIO_NET_F_CTRL_VLAN;
-/// The driver selects the queue of each received flow.
+/// The driver configures how the device maps received flows to queues.
 pub const RSS: u64 = 1 << VIRTIO_NET_F_RSS;
 /// The header of a received frame contains the frame's hash.
 pub const HASH_REPORT: u64 = 1 << VIRTIO_NET_F_HASH_REPORT;

@@ -6,8 +6,9 @@
 //! at this position.
 //!
 //! Chains are used in the order of arrival, so no chain is in flight between two batches: a new backend fetches unused
-//! chains again. While a batch is published, its descriptors are partly overwritten. Until the driver sees the first
-//! descriptor, the region holds the old contents of all these descriptors, and a new backend restores the contents:
+//! chains again. While a batch is published, its descriptors are partly overwritten, and the region holds their old
+//! contents. If the backend is killed before the driver can see the batch's first descriptor as used, a new backend
+//! copies the old contents back into the ring. A batch is published in these steps:
 //!
 //! 1. the batch's descriptors are copied into entries of the region, and these entries are removed from the free list;
 //! 2. `used` is set to the position after the batch, and `old_used` keeps the position before the batch;

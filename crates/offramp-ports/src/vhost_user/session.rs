@@ -79,7 +79,7 @@ pub(super) struct Session {
     pub counters: Arc<ChannelCounters>,
     pub status: Arc<Mutex<PortStatus>>,
     pub stop: Arc<EventFd>,
-    /// The reason for the last disconnection of a frontend.
+    /// The reason why a frontend was last refused or disconnected, or why its backend channel ended.
     pub last_refusal: Option<String>,
     /// Wakes this thread when the frontend has removed shared memory, or must be disconnected.
     pub alarm: Alarm,

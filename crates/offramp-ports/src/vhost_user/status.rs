@@ -29,7 +29,7 @@ pub struct PortStatus {
     /// The guest's settings through its control queue. `None` unless the port serves the queue and the queue is
     /// running.
     pub control: Option<ControlStatus>,
-    /// The reason for the last disconnection of a frontend, if any.
+    /// The reason why a frontend was last refused or disconnected, or why its backend channel ended, if any.
     pub last_refusal: Option<String>,
 }
 
