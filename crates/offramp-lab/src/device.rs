@@ -26,7 +26,8 @@ use matrix::{Plan, VariantPlan};
 use measure::{Bench, other_work};
 use offramp_testbed::device::{self, DeviceError, Guard, State, check_permission};
 
-/// The main metric: all variants are compared in this metric first. If the link is the limit, an offload changes processor time, but not throughput.
+/// The main metric: all variants are compared in this metric first. If the link is the limit, an offload changes
+/// processor time, but not throughput.
 const METRIC: &str = "host_cpu_s_per_gb";
 /// Metrics compared in addition to [`METRIC`].
 const OTHER_METRICS: [&str; 3] = ["throughput_bps", "rtt_p50_us", "rtt_p99_us"];
