@@ -87,7 +87,7 @@ fn leave_out(rng: &mut ChaCha8Rng, frame: &mut [u8]) -> Option<(u16, u16)> {
     let layout = *Frame::received(frame).layout().ok()?;
     let (network, transport) = (layout.network_start, layout.transport_start);
     let offset = if layout.protocol == 6 { 16 } else { 6 };
-    let is_version4 = frame[network] >> 4 == 4;
+    let is_version4 = *frame.get(network)? >> 4 == 4;
     let mut fields = vec![if is_version4 { network + 2 } else { network + 4 }, transport + offset];
     if is_version4 {
         fields.push(network + 10);
