@@ -86,6 +86,9 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         let sent = source.poll(host, &mut route, stats, &mut budget, now_ns);
         route.wire.flush();
         let sent = sent?;
+        if std::mem::take(&mut source.has_answered) {
+            host.rx_flush(now_ns);
+        }
         sink.hold.sent(source.sent_bytes as u64);
         sink.interrupt(host, control, stats, now_ns);
         Ok(received.and(sent))

@@ -502,13 +502,27 @@ fn a_frame_with_a_partial_checksum_that_can_join_no_other_passes_untouched() {
     // One segment, so the frame is no super-frame. The bytes after its IP packet belong to the request.
     let mut longer = tcp_super_frame(0, 1, &pattern(1, 1000), 1460);
     longer.1.extend([7; 50]);
-    for (asked, sent) in [message, begun_wrong, elsewhere, longer] {
+    let mut pushed = tcp_frame(0, 1, &pattern(1, 1000));
+    pushed.1[47] |= 8;
+    for (asked, sent) in [message, begun_wrong, elsewhere, longer, pushed] {
         bench.send(0, (asked, sent.clone()));
         bench.run();
         let given = std::mem::take(&mut bench.host(1).given);
         assert_eq!(given.len(), 1);
         assert_eq!((given[0].0.checksum, &given[0].1), (ChecksumState::Partial(asked.checksum.unwrap()), &sent));
     }
+}
+
+#[test]
+fn segments_that_are_too_small_for_a_super_frame_stay_apart_behind_one_that_waits() {
+    let mut bench = Bench::with_ports(2, &PortConfig::default());
+    bench.send(0, tcp_frame(9, 1, &[7; 600]));
+    for n in 0..20 {
+        bench.send(0, tcp_frame(0, 1 + 2 * n, &[n as u8; 2]));
+    }
+    bench.run();
+    let given = &bench.host(1).given;
+    assert!(given.len() == 21 && given.iter().all(|(meta, _)| meta.segmentation.is_none()));
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! Tests for known faults of other implementations, on a cable and on a switch. `docs/security.md` has the table of all
 //! known faults and their tests.
 
-use crate::vhost_common::packet::{Checksum, Packet};
+use crate::vhost_common::packet::{Checksum, DF, Packet};
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, SwitchRig, frame, rng};
+use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_offload::caps::Offloads;
+use offramp_offload::esp::{SaConfig, SecretKey, Suite};
 use offramp_testkit::features;
 use offramp_testkit::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
 use offramp_testkit::{Guest, GuestBuilder, VnetHeader};
+use std::time::{Duration, Instant};
 
 /// The network between two guests.
 #[derive(Debug)]
@@ -163,4 +166,52 @@ fn a_frame_to_its_sender_is_not_given_back_to_it() {
         }
         assert!(a.rx(0).try_recv().is_none());
     });
+}
+
+/// Segments of a train, and trains of the test below.
+const TRAIN_SEGMENTS: u32 = 10;
+const TRAINS: u32 = 40;
+
+#[test]
+fn an_icmp_answer_to_a_guest_loses_no_frame_that_is_being_coalesced_in_its_buffers() {
+    let case = Case::layouts().next().unwrap();
+    let rig = SwitchRig::new(1, Offloads::RATIFIED);
+    let suite = Suite::by_name("aes128gcm16").unwrap();
+    let key = |len| SecretKey::new((0..len).map(|n| n as u8 + 1).collect());
+    let sa = SaConfig::new(0x1001, suite, key(suite.encryption_key_len()), key(suite.integrity_key_len()));
+    let seals = SaChange::Add { direction: SaDirection::Out, config: Box::new(sa) };
+    rig.seats[1].change_ipsec(&[seals]).unwrap();
+    let offers = features::CSUM | features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6;
+    let mut a = rig.guest(0, &case.guest().features(offers));
+    let mut b = rig.guest(1, &case.guest().features(offers));
+    b.rx(0).fill(250, 1526);
+    let stats = || &rig.seats[1].stats().receive;
+    let header = VnetHeader { flags: NEEDS_CSUM, csum_start: 34, csum_offset: 16, ..VnetHeader::default() };
+    for train in 0..TRAINS {
+        for segment in train * TRAIN_SEGMENTS..(train + 1) * TRAIN_SEGMENTS {
+            let mut packet = Packet::tcp(1460);
+            packet.checksum = Checksum::Partial;
+            (packet.seq, packet.id) = (1000 + 1460 * segment, segment as u16);
+            a.tx(0).stage(&header, &[&packet.build()]).unwrap();
+        }
+        // It fits the MTU, but not after encryption: the port answers the guest.
+        let mut long = Packet::udp(1472);
+        long.fragment = DF;
+        (long.source_mac, long.destination_mac) = (long.destination_mac, long.source_mac);
+        b.tx(0).stage(&VnetHeader::default(), &[&long.build()]).unwrap();
+        b.tx(0).ring().publish();
+        a.tx(0).ring().publish();
+        a.tx(0).kick();
+        let segments = u64::from((train + 1) * TRAIN_SEGMENTS);
+        let since = Instant::now();
+        while stats().frames_in.get() < segments && since.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        while a.tx(0).take_used().is_some() {}
+        while b.tx(0).take_used().is_some() {}
+        assert_eq!(stats().lost_total(), 0, "after {segments} segments");
+        while b.rx(0).try_recv().is_some() {}
+        // A port answers once in 10 ms.
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -5,7 +5,7 @@
 
 use super::budget::Work;
 use super::control::PortControl;
-use super::lent::{Lent, has_good_pseudo_header, segment_into_scratch};
+use super::lent::{Lent, TCP_SEGMENT_LEN_MIN, has_good_pseudo_header, segment_into_scratch};
 use super::outlet::{Outlet, Rss, ToHost};
 use crate::ipsec::Opening;
 use crate::limit::Meter;
@@ -15,10 +15,14 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum, Sink};
 use offramp_offload::count;
 use offramp_offload::frame::Frame;
-use offramp_offload::layout::{Network, Transport, link_header_len};
+use offramp_offload::layout::{
+    FrameLayout, Network, TCP_FIN, TCP_FLAGS_OFFSET, TCP_PSH, TCP_RST, TCP_SYN, TCP_URG, Transport, link_header_len,
+};
 use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::Segmenter;
 
+/// TCP flags of a segment that cannot be the first of a coalesced frame.
+const FLAGS_ALONE: u8 = TCP_FIN | TCP_SYN | TCP_RST | TCP_PSH | TCP_URG;
 /// Minimum payload of a frame with a partial checksum that may be the first of a coalesced frame, bytes. The value is
 /// the default maximum segment size of TCP (RFC 9293 3.7.1). A frame with less payload is a single message, and not
 /// worth a checksum.
@@ -336,9 +340,9 @@ impl Deliver {
             (Transport::Udp, _) => Offloads::RSC_UDP,
             _ => return false,
         };
-        let continues = self.next_release_ns().is_some() && layout.payload_len() > 0;
+        let continues = self.next_release_ns().is_some() && layout.payload_len() >= usize::from(TCP_SEGMENT_LEN_MIN);
         enabled.contains(offload)
-            && (continues || layout.payload_len() >= TRAIN_SEGMENT_LEN_MIN)
+            && (continues || layout.payload_len() >= TRAIN_SEGMENT_LEN_MIN && !ends_alone(lent.frame.bytes(), layout))
             && (usize::from(partial.start), partial.field()) == (layout.transport_start, layout.checksum_field())
             && has_good_pseudo_header(&lent.frame)
     }
@@ -404,4 +408,10 @@ impl Deliver {
     pub(crate) fn note(&mut self, outlet: &mut Outlet<'_, impl HostPort>) {
         self.has_taken |= std::mem::take(&mut outlet.has_taken);
     }
+}
+
+/// Returns whether a TCP segment has a flag with which it cannot be the first of a coalesced frame.
+fn ends_alone(frame: &[u8], layout: &FrameLayout) -> bool {
+    let flags = frame.get(layout.transport_start + TCP_FLAGS_OFFSET);
+    layout.transport == Transport::Tcp && flags.is_some_and(|flags| flags & FLAGS_ALONE != 0)
 }

@@ -10,7 +10,7 @@ use offramp_offload::segment::Segmenter;
 
 /// Minimum TCP payload per segment of a super-frame that is handed over whole, bytes. Linux 7 raises a smaller
 /// requested size to this value (`TCP_MIN_GSO_SIZE`), and would produce other segments than requested.
-const TCP_SEGMENT_LEN_MIN: u16 = 8;
+pub(super) const TCP_SEGMENT_LEN_MIN: u16 = 8;
 
 /// A frame lent by its sender, and its segmentation plan.
 pub(crate) struct Lent<'a> {

@@ -141,6 +141,9 @@ pub(crate) struct Source {
     interrupts_by_taking: bool,
     /// Bytes fetched from the host in the last turn.
     pub(crate) sent_bytes: usize,
+    /// The host was given an ICMP message, not flushed yet. Flushed after the batch, because a flush discards the frames
+    /// that the coalescer holds open in the host's memory.
+    pub(crate) has_answered: bool,
 }
 
 impl Source {
@@ -153,6 +156,7 @@ impl Source {
             is_draining: false,
             interrupts_by_taking: host.interrupts(0).is_none(),
             sent_bytes: 0,
+            has_answered: false,
         }
     }
 
@@ -277,7 +281,7 @@ impl Source {
             Err((reason, frames)) => lose(reason, frames, stats, budget),
         }
         if let Some(outcome) = self.plan.answer(host, self.change != TagChange::Keep) {
-            host.rx_flush(now_ns);
+            self.has_answered = true;
             if let Err(error @ PortError::Closed(_)) = outcome {
                 return Err(error);
             }

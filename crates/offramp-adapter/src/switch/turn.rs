@@ -33,6 +33,7 @@ impl<P: HostPort> Switch<P> {
         let (timer, floods) = (TurnTimer { bytes: budget.bytes, since_ns: None }, &mut port.floods);
         let mut others = Others { switch: self, from: shared, floods, timer, clock };
         let outcome = source.poll(&mut port.host, &mut others, shared.queues(), &mut budget, now_ns);
+        port.sink.deliver.is_unflushed |= std::mem::take(&mut source.has_answered);
         port.sink.hold.sent(source.sent_bytes as u64);
         port.debt_bytes += budget.debt_bytes;
         port.note_offloads();
