@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | super-frame | takes its kind (see below), and the segments fit the MTU | passed untouched |
 //! | super-frame | does not take its kind, or it is UDP to be fragmented | segmented; checksums are written meanwhile |
-//! | partial checksum, a payload of 536 bytes or more | coalesces frames of its kind | completed and coalesced |
+//! | partial checksum, and 536 bytes of payload or 8 bytes after another frame in the coalescer | coalesces frames of its kind | completed and coalesced |
 //! | partial checksum | honours checksum marks (`RX_CHECKSUM`) | passed untouched, marked as partial |
 //! | partial checksum | does not honour checksum marks | completed |
 //! | no request | honours checksum marks | verified, and coalesced if coalescing is on |
