@@ -201,6 +201,15 @@ impl Coalescer {
         self.push_to_any((frame, layout), (hash, now_ns), out);
     }
 
+    /// Returns whether [`Coalescer::push`] may put the frame into an aggregate. Reads neither checksums nor flows: while
+    /// the coalescer holds frames, every frame with payload may continue one of them.
+    pub fn may_hold(&self, frame: &Frame<'_>, enabled: Offloads) -> bool {
+        let Ok((bytes, layout)) = frame.parts() else { return false };
+        let is_coalesced =
+            offload_of(layout).is_some_and(|offload| enabled.contains(offload)) && layout.payload_len() > 0;
+        is_coalesced && (self.table.oldest().is_some() || self.first_of(bytes, layout, enabled).is_some())
+    }
+
     /// Delivers all held frames, in the order in which the flows started. With a `hold_ns` of 0, call this function at
     /// the end of each batch.
     pub fn flush(&mut self, out: &mut impl Sink) {
@@ -251,13 +260,7 @@ impl Coalescer {
     /// Returns the key of the frame's flow, or `None` if frames of this kind are not coalesced.
     #[inline]
     fn key_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<Key> {
-        let offload = match (layout.transport, layout.network) {
-            (Transport::Tcp, Network::Ipv4) => Offloads::RSC4,
-            (Transport::Tcp, Network::Ipv6) => Offloads::RSC6,
-            (Transport::Udp, _) => Offloads::RSC_UDP,
-            _ => return None,
-        };
-        if self.enabled.contains(offload) { Key::of(frame, layout) } else { None }
+        if self.enabled.contains(offload_of(layout)?) { Key::of(frame, layout) } else { None }
     }
 
     /// Coalesces a frame that does not belong to the previous frame's flow.
@@ -301,7 +304,7 @@ impl Coalescer {
     /// Handles a frame of a flow without an aggregate: the frame starts an aggregate, or is delivered alone if it must
     /// not start an aggregate.
     fn start_or_pass(&mut self, key: Key, (frame, layout): Framed<'_>, (hash, now_ns): Arrival, out: &mut impl Sink) {
-        let Some((shape, network, transport)) = self.first_of(frame, layout) else {
+        let Some((shape, network, transport)) = self.first_of(frame, layout, self.enabled) else {
             return self.pass(frame, layout, hash, out);
         };
         if self.table.flows.vacant().is_none()
@@ -320,7 +323,12 @@ impl Coalescer {
     }
 
     /// Parses a frame as the first frame of an aggregate. Returns `None` if the frame must not start an aggregate.
-    fn first_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<(Shape, NetworkFields, TransportFields)> {
+    fn first_of(
+        &self,
+        frame: &[u8],
+        layout: &FrameLayout,
+        enabled: Offloads,
+    ) -> Option<(Shape, NetworkFields, TransportFields)> {
         let has_room = layout.packet_end - layout.network_start <= self.config.packet_len_max;
         let has_ipv4_options = layout.network == Network::Ipv4 && layout.network_options;
         if !has_room || has_ipv4_options || layout.payload_len() == 0 || self.keeps_bytes(frame, layout) {
@@ -331,7 +339,7 @@ impl Coalescer {
         let network = NetworkFields::of(headers, &shape)?;
         let transport = TransportFields::of(headers, &shape)?;
         let is_unusual = network.is_unusual || transport.is_unusual;
-        let knows_accecn = self.enabled.contains(Offloads::RSC_ACCECN);
+        let knows_accecn = enabled.contains(Offloads::RSC_ACCECN);
         (!is_unusual && transport.may_be_first(knows_accecn)).then_some((shape, network, transport))
     }
 
@@ -401,6 +409,17 @@ impl Coalescer {
                 self.close(slot, out);
             }
         }
+    }
+}
+
+/// Returns the offload that coalesces frames of this kind, or `None` for other kinds.
+#[inline]
+fn offload_of(layout: &FrameLayout) -> Option<Offloads> {
+    match (layout.transport, layout.network) {
+        (Transport::Tcp, Network::Ipv4) => Some(Offloads::RSC4),
+        (Transport::Tcp, Network::Ipv6) => Some(Offloads::RSC6),
+        (Transport::Udp, _) => Some(Offloads::RSC_UDP),
+        _ => None,
     }
 }
 

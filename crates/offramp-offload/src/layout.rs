@@ -77,15 +77,15 @@ pub(crate) const UDP_LENGTH_OFFSET: usize = 4;
 pub const UDP_CHECKSUM_OFFSET: usize = 6;
 
 /// TCP's FIN flag.
-pub const TCP_FIN: u8 = 0x01;
+pub(crate) const TCP_FIN: u8 = 0x01;
 /// TCP's SYN flag.
-pub const TCP_SYN: u8 = 0x02;
+pub(crate) const TCP_SYN: u8 = 0x02;
 /// TCP's RST flag.
-pub const TCP_RST: u8 = 0x04;
+pub(crate) const TCP_RST: u8 = 0x04;
 /// TCP's PSH flag.
-pub const TCP_PSH: u8 = 0x08;
+pub(crate) const TCP_PSH: u8 = 0x08;
 /// TCP's URG flag.
-pub const TCP_URG: u8 = 0x20;
+pub(crate) const TCP_URG: u8 = 0x20;
 /// TCP's CWR flag (RFC 3168 6.1).
 pub const TCP_CWR: u8 = 0x80;
 

@@ -189,7 +189,10 @@ fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
     let enabled = if random.random() { Offloads::RX } else { Offloads::RX - Offloads::RSC_ACCECN };
     for (n, frame) in frames.iter().enumerate() {
         let mut frame = frame.clone();
-        coalescer.push(Frame::received(&mut frame), enabled, None, n as u64, &mut out);
+        let frame = Frame::received(&mut frame);
+        let (may_hold, held) = (coalescer.may_hold(&frame, enabled), coalescer.held());
+        coalescer.push(frame, enabled, None, n as u64, &mut out);
+        assert!(may_hold || coalescer.held() <= held, "a frame was held that may not be");
         match random.random_range(0..60) {
             0 => coalescer.flush(&mut out),
             1..10 => coalescer.flush_expired(n as u64, &mut out),

@@ -15,14 +15,10 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum, Sink};
 use offramp_offload::count;
 use offramp_offload::frame::Frame;
-use offramp_offload::layout::{
-    FrameLayout, Network, TCP_FIN, TCP_FLAGS_OFFSET, TCP_PSH, TCP_RST, TCP_SYN, TCP_URG, Transport, link_header_len,
-};
+use offramp_offload::layout::{FrameLayout, link_header_len};
 use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::Segmenter;
 
-/// TCP flags of a segment that cannot be the first of a coalesced frame.
-const FLAGS_ALONE: u8 = TCP_FIN | TCP_SYN | TCP_RST | TCP_PSH | TCP_URG;
 /// Minimum payload of a frame with a partial checksum that may be the first of a coalesced frame, bytes. The value is
 /// the default maximum segment size of TCP (RFC 9293 3.7.1). A frame with less payload is a single message, and not
 /// worth a checksum.
@@ -332,18 +328,12 @@ impl Deliver {
     /// Some hosts send several segments in succession instead of a super-frame, for example a host with AccECN.
     fn may_coalesce(&self, lent: &Lent<'_>, enabled: Offloads) -> bool {
         // The layout of a frame with a segmentation request ends where the frame ends, not where its IP packet ends.
-        let TxMeta { checksum: Some(partial), segmentation: None } = lent.frame.request() else { return false };
-        let Ok(layout) = lent.frame.layout() else { return false };
-        let offload = match (layout.transport, layout.network) {
-            (Transport::Tcp, Network::Ipv4) => Offloads::RSC4,
-            (Transport::Tcp, Network::Ipv6) => Offloads::RSC6,
-            (Transport::Udp, _) => Offloads::RSC_UDP,
-            _ => return false,
-        };
-        let continues = self.next_release_ns().is_some() && layout.payload_len() >= usize::from(TCP_SEGMENT_LEN_MIN);
-        enabled.contains(offload)
-            && (continues || layout.payload_len() >= TRAIN_SEGMENT_LEN_MIN && !ends_alone(lent.frame.bytes(), layout))
-            && (usize::from(partial.start), partial.field()) == (layout.transport_start, layout.checksum_field())
+        let TxMeta { checksum: Some(_), segmentation: None } = lent.frame.request() else { return false };
+        let payload_len = lent.frame.layout().map_or(0, FrameLayout::payload_len);
+        let is_coalescing = self.next_release_ns().is_some();
+        let payload_len_min = if is_coalescing { TCP_SEGMENT_LEN_MIN.into() } else { TRAIN_SEGMENT_LEN_MIN };
+        payload_len >= payload_len_min
+            && self.coalescer.may_hold(&lent.frame, enabled)
             && has_good_pseudo_header(&lent.frame)
     }
 
@@ -408,10 +398,4 @@ impl Deliver {
     pub(crate) fn note(&mut self, outlet: &mut Outlet<'_, impl HostPort>) {
         self.has_taken |= std::mem::take(&mut outlet.has_taken);
     }
-}
-
-/// Returns whether a TCP segment has a flag with which it cannot be the first of a coalesced frame.
-fn ends_alone(frame: &[u8], layout: &FrameLayout) -> bool {
-    let flags = frame.get(layout.transport_start + TCP_FLAGS_OFFSET);
-    layout.transport == Transport::Tcp && flags.is_some_and(|flags| flags & FLAGS_ALONE != 0)
 }

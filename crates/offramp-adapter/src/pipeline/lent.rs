@@ -93,14 +93,16 @@ fn carries_cwr(frame: &[u8], partial: PartialChecksum) -> bool {
     frame.get(usize::from(partial.start) + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_CWR != 0)
 }
 
-/// Returns whether the host initialised the checksum field with the sum of the pseudo-header, so that the segments'
+/// Returns whether the host initialised the checksum field of TCP or UDP with the sum of the pseudo-header, so that the segments'
 /// checksums will be right. A guest may write any value into the checksum field. The result is `false` for a fragment,
 /// because the checksum covers more bytes than the fragment has.
 pub(super) fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     let (Ok(layout), Some(partial)) = (frame.layout(), frame.request().checksum) else { return false };
+    let is_transport =
+        (usize::from(partial.start), partial.field()) == (layout.transport_start, layout.checksum_field());
     let begun = frame.bytes().get(partial.field()..).and_then(|rest| rest.first_chunk());
     let pseudo_header = frame.pseudo_header(layout.transport_len() as u32).fold();
-    !layout.fragment && begun.is_some_and(|begun| u16::from_be_bytes(*begun) == pseudo_header)
+    is_transport && !layout.fragment && begun.is_some_and(|begun| u16::from_be_bytes(*begun) == pseudo_header)
 }
 
 /// Writes the next frames of one length into the scratch, as many as fit. Returns the length of each written frame, the
