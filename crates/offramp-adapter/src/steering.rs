@@ -13,15 +13,15 @@
 //! also moves if the host sent no frame of the flow for [`AGE_MAX_NS`] and the flow's hash selects another pair. After
 //! a move, frames that the host has not yet seen are in the old pair's ring, and later frames in the new pair's ring.
 //! The host chooses the ring to read first, as with every adapter with steering. Steering guarantees only that the
-//! earlier frames are published before the later frames: [`Choice::left`] is the old pair, which must be flushed before
-//! a later frame is delivered.
+//! earlier frames are published before the later frames. The caller flushes the old pair, [`Choice::left`], before it
+//! delivers a later frame.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{Network, Transport};
 use std::hash::{BuildHasher, RandomState};
 
-/// Time for which a flow stays on the pair on which the host last sent a frame of the flow, nanoseconds: 3 s, as the
-/// kernel's `TUN_FLOW_EXPIRATION`.
+/// Time for which a flow stays on the pair of the host's last frame of this flow, nanoseconds. The kernel has the same
+/// 3 s (`TUN_FLOW_EXPIRATION`).
 pub const AGE_MAX_NS: u64 = 3_000_000_000;
 /// Maximum number of remembered flows: the kernel's `MAX_TAP_FLOWS`.
 pub const FLOWS_MAX: usize = BUCKETS * WAYS;

@@ -15,8 +15,8 @@
 //! * Two fields that Linux ignores must be equal in all frames of an aggregate, because segmentation would change them:
 //!   the urgent pointer, and the reserved bit of IPv4's fragment field.
 //! * Frames with equal IPv4 IDs are coalesced only with DF set.
-//! * Frames with CWR are coalesced only with [`Offloads::RSC_ACCECN`]. A host that segments by RFC 3168 keeps CWR on
-//!   the first segment only, which falsifies AccECN's counter in AE, CWR and ECE (RFC 9768 3.2.2). With `RSC_ACCECN`,
+//! * Frames with CWR are coalesced only with [`Offloads::RSC_ACCECN`]. Segmentation by RFC 3168 keeps CWR on the
+//!   first segment only, and so falsifies AccECN's counter in AE, CWR and ECE (RFC 9768 3.2.2). With `RSC_ACCECN`,
 //!   frames with CWR are coalesced as in Linux 7, and the aggregate is marked with [`Cwr::All`](crate::meta::Cwr).
 //! * A frame with a TCP or IPv4 checksum field of 0xffff is not coalesced. The value 0xffff is a correct checksum, but
 //!   segmentation would write 0.
@@ -201,8 +201,8 @@ impl Coalescer {
         self.push_to_any((frame, layout), (hash, now_ns), out);
     }
 
-    /// Returns whether [`Coalescer::push`] may put the frame into an aggregate. Reads neither checksums nor flows: while
-    /// the coalescer holds frames, every frame with payload may continue one of them.
+    /// Returns whether [`Coalescer::push`] may put the frame into an aggregate. Reads neither checksums nor flows. While
+    /// the coalescer holds frames, the answer is true for every frame with payload, because the frame may continue one.
     pub fn may_hold(&self, frame: &Frame<'_>, enabled: Offloads) -> bool {
         let Ok((bytes, layout)) = frame.parts() else { return false };
         let is_coalesced =

@@ -1,5 +1,5 @@
-//! Segmentation reverts coalescing. Whatever the wire changes, the segmenter turns the coalescer's output into the
-//! received frames, in the order of each flow.
+//! Segmentation reverts coalescing. The segmenter turns the coalescer's output into the received frames, in the order
+//! of each flow, even if the wire changed frames.
 //!
 //! There is one exception: equal IPv4 IDs with DF increase after segmentation, because a vnet header has no field for
 //! equal IDs. (RFC 6864 4.1: the ID of a datagram with DF set has no meaning.)

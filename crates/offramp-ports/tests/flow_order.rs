@@ -1,7 +1,7 @@
 //! Tests that each flow arrives complete and in order while random settings change ten thousand times a second.
 //!
-//! The default is a short run. `OFFRAMP_ORDER_FRAMES` (frames on the wire) and `OFFRAMP_ORDER_SECONDS` request a longer
-//! run, which ends when that number of frames was sent and that time has passed.
+//! The default is a short run. `OFFRAMP_ORDER_FRAMES` (frames on the wire) and `OFFRAMP_ORDER_SECONDS` are the minimum
+//! frames and the minimum time of a longer run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -200,8 +200,8 @@ impl GuestMemory {
         )
     }
 
-    /// Returns the number of bytes from a guest-physical address to the end of the region that contains the address,
-    /// for buffers that cross the border of two regions.
+    /// Returns the number of bytes from a guest-physical address to the end of its region. A buffer can cross the
+    /// border of two regions.
     pub(crate) fn left_at_guest(&self, guest: u64) -> Option<u64> {
         self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);

@@ -111,8 +111,8 @@ pub fn send(tx: &mut TxQueue, begun: Instant, time: Duration, request_every: Opt
                 }
             }
             tx.publish();
-            // Of the time lost to a full ring, at most `bulk_every` is made up, so that frames are hardly sent faster
-            // than the link rate.
+            // The guest makes up at most `bulk_every` of the time lost to a full ring. So the guest exceeds the link
+            // rate by little.
             bulk_due = (bulk_due + bulk_every).max(now.saturating_sub(bulk_every));
         }
         if request_due.is_some_and(|due| now >= due) {

@@ -1,5 +1,5 @@
-//! The parts of a frame's headers that control coalescing: the flow's key, the bytes common to all frames of an
-//! aggregate, and the fields that increase per frame.
+//! Header fields for coalescing: the flow's key, the bytes common to all frames of an aggregate, and the fields with an
+//! increment per frame.
 
 // A `Shape` passed by value would be packed into one register and unpacked with masks, for each frame.
 #![allow(clippy::trivially_copy_pass_by_ref)]
