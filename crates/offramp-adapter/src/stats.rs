@@ -279,8 +279,8 @@ counters! {
         bad_checksum: Counter { metric: Some("bad_checksums"), shown: Some("bad checksum, passed on") },
         /// Receive: unparsable frames, passed on unchanged.
         unparsed: Counter { shown: Some("not parsed, passed on") },
-        /// Receive: maximum bytes held by the adapter's memory at one time, whole pages where it has pages; 0 for a
-        /// memory without limit.
+        /// Receive: maximum number of bytes in use in the adapter's memory at one time, in whole pages if the memory
+        /// has pages; 0 for a memory without limit.
         memory_bytes_max: Gauge { metric: None },
         /// Receive: maximum frames in a row into the adapter's memory, with no loss and without the memory becoming
         /// empty.

@@ -41,8 +41,8 @@ trait Net {
         &self.control(port).queues()[0].receive
     }
 
-    /// Sends a parsed frame, an unparsed frame, and a super-frame. Returns the number of host frames received by the
-    /// other host.
+    /// Sends a frame that the adapter parses, a frame that it passes on unparsed, and a super-frame. Returns the number
+    /// of host frames received by the other host.
     fn carry(&mut self) -> usize {
         for (lends_unasked, frame) in [(false, plain(1)), (true, plain(2)), (false, super_frame(1))] {
             self.host(0).lends_unasked = lends_unasked;

@@ -264,7 +264,7 @@ fn net_dim_finds_longer_waits_under_bulk_traffic_that_grows_with_them() {
     let mut moderator = Moderator::new(of(Policy::NetDim(DimProfiles::ReceiveEvent)));
     assert_eq!(moderator.wait_max_ns(), 8 * MICROSECOND_NS);
     let mut now_ns = 0;
-    // A batch with twice the length has more than twice the bytes, so each longer profile carries more bytes.
+    // A wait twice as long collects four times the bytes, so a profile with a longer wait has a higher byte rate.
     for _ in 0..64 * 6 {
         let wait_ns = moderator.wait_max_ns();
         moderator.arrived(now_ns, wait_ns * wait_ns);

@@ -189,8 +189,9 @@ fn frame(from: u8, to: u8) -> Vec<u8> {
     frame
 }
 
-/// Runs the neighbour. For each state with frames, the neighbour sends chains with one buffer, at `good` or outside the
-/// guest's memory. For each state with commands, the neighbour sends commands and counts the commands.
+/// Runs the neighbour. In the states with frames, the neighbour sends chains with one buffer, at `good` or outside the
+/// guest's memory. In the state with commands, the neighbour keeps the control ring full of commands, and counts the
+/// commands that the device has used.
 fn be_a_neighbour(mut tx: TxQueue, control: &mut Commands, good: u64, (state, commands): (&AtomicU8, &AtomicU64)) {
     let chains = command_chains(control);
     let mut chains = chains.iter().cycle();

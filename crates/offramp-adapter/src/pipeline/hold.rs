@@ -1,9 +1,10 @@
 //! The frames that wait for delivery to a host. A frame waits for moderation if handing over interrupts the host, as
 //! for a TAP. A frame also waits for the host's receive limit.
 //!
-//! On a cable, frames wait on the wire. A switch has no wire, so copies of the lent frames wait in a queue, with
-//! super-frames unsegmented. One decision of the moderator releases all waiting frames. The delivery of the released
-//! frames takes as many batches as needed. Frames that arrive after a decision wait for the next decision.
+//! On a cable, waiting frames stay in the cable's queue until the adapter fetches them. A switch has no such queue,
+//! so copies of the lent frames wait in a queue, with super-frames unsegmented. One decision of the moderator
+//! releases all waiting frames. The delivery of the released frames takes as many batches as needed. Frames that
+//! arrive after a decision wait for the next decision.
 
 use crate::moderation::{ModerationConfig, Moderator};
 use crate::port::{Arrival, WirePort};

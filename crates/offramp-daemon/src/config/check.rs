@@ -1,4 +1,5 @@
-//! Checks for all kinds of values. Each error names the position in the file.
+//! Parses and checks single values of the file: permissions, addresses, names, paths and numbers. Each error names the
+//! position in the file.
 
 use super::place::{ConfigError, Place};
 use crate::schema::file::Key;

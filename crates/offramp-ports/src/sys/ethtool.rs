@@ -105,7 +105,7 @@ pub struct DriverInfo {
     pub driver: String,
     /// The version of the driver, or of the kernel.
     pub version: String,
-    /// The adapter's firmware, often empty.
+    /// The version of the adapter's firmware; often empty.
     pub firmware: String,
     /// The bus address of the adapter (PCI), often empty.
     pub bus: String,

@@ -1,4 +1,4 @@
-//! The processors' extended state, for a tracer that supports only a part of that state.
+//! Hides the processors' extended state (XSAVE) from a tracer that supports only a part of this state.
 
 use nix::errno::Errno;
 use std::io;
