@@ -1,4 +1,6 @@
-//! `.ci/fuzz 60 check_messages`: see `crates/offramp-check/tests/hostile/mod.rs`.
+//! Fuzz target: arbitrary bytes from a client to the server of `offramp check`.
+//! `crates/offramp-check/tests/hostile/mod.rs` has the code. `.ci/fuzz 60 check_messages` runs the target for 60
+//! seconds.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! `.ci/fuzz 60 coalesce`: see `crates/offramp-offload/tests/hostile/mod.rs`.
+//! Fuzz target: arbitrary frames for receive coalescing. `crates/offramp-offload/tests/hostile/mod.rs` has the code.
+//! `.ci/fuzz 60 coalesce` runs the target for 60 seconds.
 
 #![no_main]
 

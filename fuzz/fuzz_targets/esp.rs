@@ -1,4 +1,5 @@
-//! `.ci/fuzz 60 esp`: see `crates/offramp-offload/tests/hostile/esp.rs`.
+//! Fuzz target: an ESP receiver on a hostile wire. `crates/offramp-offload/tests/hostile/esp.rs` has the code.
+//! `.ci/fuzz 60 esp` runs the target for 60 seconds.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! `.ci/fuzz 60 layout`: see `crates/offramp-offload/tests/hostile/mod.rs`.
+//! Fuzz target: arbitrary bytes for the frame parser. `crates/offramp-offload/tests/hostile/mod.rs` has the code.
+//! `.ci/fuzz 60 layout` runs the target for 60 seconds.
 
 #![no_main]
 

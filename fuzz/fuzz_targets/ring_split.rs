@@ -1,4 +1,5 @@
-//! `.ci/fuzz 60 ring_split`: see `crates/offramp-virtio/tests/ring_bytes/mod.rs`.
+//! Fuzz target: a split ring with arbitrary contents. `crates/offramp-virtio/tests/ring_bytes/mod.rs` has the code.
+//! `.ci/fuzz 60 ring_split` runs the target for 60 seconds.
 
 #![no_main]
 

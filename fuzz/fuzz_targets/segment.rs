@@ -1,4 +1,5 @@
-//! `.ci/fuzz 60 segment`: see `crates/offramp-offload/tests/hostile/mod.rs`.
+//! Fuzz target: arbitrary frames and requests for segmentation. `crates/offramp-offload/tests/hostile/mod.rs` has the
+//! code. `.ci/fuzz 60 segment` runs the target for 60 seconds.
 
 #![no_main]
 

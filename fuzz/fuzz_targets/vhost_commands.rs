@@ -1,4 +1,6 @@
-//! `.ci/fuzz 60 vhost_commands`: see `crates/offramp-ports/tests/vhost_bytes/commands.rs`.
+//! Fuzz target: commands on the control queue of a vhost-user port.
+//! `crates/offramp-ports/tests/vhost_bytes/commands.rs` has the code. `.ci/fuzz 60 vhost_commands` runs the target for
+//! 60 seconds.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! `.ci/fuzz 60 vhost_messages`: see `crates/offramp-ports/tests/vhost_bytes/mod.rs`.
+//! Fuzz target: vhost-user messages from a hostile frontend. `crates/offramp-ports/tests/vhost_bytes/mod.rs` has the
+//! code. `.ci/fuzz 60 vhost_messages` runs the target for 60 seconds.
 
 #![no_main]
 

@@ -1,4 +1,6 @@
-//! `.ci/fuzz 60 vhost_ring_packed`: see `crates/offramp-ports/tests/vhost_bytes/mod.rs`.
+//! Fuzz target: packed rings with arbitrary contents at a vhost-user port.
+//! `crates/offramp-ports/tests/vhost_bytes/mod.rs` has the code. `.ci/fuzz 60 vhost_ring_packed` runs the target for 60
+//! seconds.
 
 #![no_main]
 

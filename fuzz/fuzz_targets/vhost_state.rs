@@ -1,4 +1,5 @@
-//! `.ci/fuzz 60 vhost_state`: see `crates/offramp-ports/tests/vhost_bytes`.
+//! Fuzz target: a damaged saved state of a vhost-user port. `crates/offramp-ports/tests/vhost_bytes/mod.rs` has the
+//! code. `.ci/fuzz 60 vhost_state` runs the target for 60 seconds.
 
 #![no_main]
 

@@ -1,4 +1,6 @@
-//! `.ci/fuzz 60 vnet_frame`: see `crates/offramp-ports/tests/vhost_bytes/mod.rs`.
+//! Fuzz target: an arbitrary virtio network header and frame from a guest.
+//! `crates/offramp-ports/tests/vhost_bytes/mod.rs` has the code. `.ci/fuzz 60 vnet_frame` runs the target for 60
+//! seconds.
 
 #![no_main]
 

@@ -1,5 +1,6 @@
-//! `.ci/fuzz 60 xfrm`: see `crates/offramp-offload/tests/hostile/xfrm.rs`. The real texts in
-//! `crates/offramp-offload/tests/xfrm` are good beginnings, and `fuzz/xfrm.dict` has the words.
+//! Fuzz target: text for the parser of `ip xfrm`. `crates/offramp-offload/tests/hostile/xfrm.rs` has the code.
+//! `.ci/fuzz 60 xfrm` runs the target for 60 seconds. `crates/offramp-offload/tests/xfrm` has real texts to start from,
+//! and `fuzz/xfrm.dict` has words of `ip xfrm`.
 
 #![no_main]
 

@@ -1,7 +1,8 @@
 //! The offloads of an adapter, and the rule for offering them.
 //!
-//! The offer is the intersection of three sets: device support, peer support and user settings. Every offload is one
-//! bit. An offload whose prerequisite is missing is removed from the offer (virtio 1.3, 5.1.3.1).
+//! The adapter offers the intersection of three sets: the offloads that the device supports, that the peer supports,
+//! and that the user enabled. Every offload is one bit. An offload whose prerequisite is missing is removed from the
+//! offer (virtio 1.3, 5.1.3.1).
 
 use bitflags::bitflags;
 
@@ -49,14 +50,14 @@ pub struct OffloadName {
     pub name: &'static str,
     /// Linux' name of the offload (`ethtool -k`).
     pub ethtool: &'static str,
-    /// virtio-net's name of the feature that the device offers for the offload.
+    /// Name of the virtio-net feature for the offload, without `VIRTIO_NET_F_`.
     pub virtio: &'static str,
     /// NDIS' INF keyword of the offload.
     pub ndis: &'static str,
     /// virtio-net's feature bits of the offload. Device and driver negotiate these bits together (virtio 1.3, 5.1.3).
     pub virtio_bits: u64,
-    /// `TUN_F_*` flags with which the user of a TAP requests the offload, 0 for receive offloads (Linux
-    /// `include/uapi/linux/if_tun.h`).
+    /// `TUN_F_*` flags with which the process at a TAP tells Linux to leave the offload to that process
+    /// (`TUNSETOFFLOAD`; Linux `include/uapi/linux/if_tun.h`). 0 for receive offloads.
     pub tun_flags: u32,
 }
 

@@ -2,10 +2,10 @@
 //! SCTP's CRC-32C.
 //!
 //! Words are added in memory order, so the hot path swaps no bytes. Only [`Sum::word`], [`Sum::long`] and [`Sum::fold`]
-//! convert the byte order. Short inputs use an inlined scalar path. Long inputs use this processor's fastest kernel,
-//! selected at run time:
+//! convert the byte order. Short inputs use an inlined scalar path. Long inputs use the fastest compute kernel (a
+//! vectorized routine) for this processor, selected at run time:
 //!
-//! | kernel | per turn | where |
+//! | kernel | per iteration | processor |
 //! |---|---|---|
 //! | `avx512-vnni` | 64 bytes, one dot product | AVX-512 BW + VNNI |
 //! | `avx512` | 64 bytes, one multiply-add, one add | AVX-512 BW |
@@ -30,7 +30,7 @@ use kernel::SHORT_LEN_MAX;
 /// A one's-complement sum of 16-bit words in memory order, not folded.
 ///
 /// Additions are modulo 2⁶⁴ − 1, with an end-around carry. The modulus is a multiple of 2¹⁶ − 1, so no chain of
-/// additions, however long, can overflow or lose a carry. The sum is zero only if all added words are zero. Every other
+/// additions, however long, can overflow or lose a carry. The sum is zero only if all added words are zero. A nonzero
 /// multiple of 2¹⁶ − 1 folds to 0xffff (RFC 1071 section 2).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
@@ -39,13 +39,15 @@ impl Sum {
     /// The sum of an empty message.
     pub const ZERO: Self = Self(0);
 
-    /// Returns the sum of a 16-bit value (host integer), stored big-endian at an even offset of the message.
+    /// Returns the sum of one 16-bit word, big-endian at an even offset of the message. `be` is the word's value as a
+    /// host integer.
     #[inline]
     pub const fn word(be: u16) -> Self {
         Self(be.to_be() as u64)
     }
 
-    /// Returns the sum of a 32-bit value (host integer), stored big-endian at an even offset of the message.
+    /// Returns the sum of one 32-bit word, big-endian at an even offset of the message. `be` is the word's value as a
+    /// host integer.
     #[inline]
     pub const fn long(be: u32) -> Self {
         Self(be.to_be() as u64)
@@ -75,8 +77,8 @@ impl Sum {
         Self(self.0.rotate_left(8))
     }
 
-    /// Folds the sum into 16 bits, as a host integer. Returns 0 only if all added words are zero, and 0xffff for every
-    /// other multiple of 0xffff.
+    /// Folds the sum into 16 bits, as a host integer. Returns 0 only if all added words are zero, and 0xffff for each
+    /// nonzero multiple of 0xffff.
     #[inline]
     pub const fn fold(self) -> u16 {
         // The lower half of `x + x.rotate_left(32)` is the sum of the two halves of `x`. The upper half is the same sum
@@ -92,7 +94,7 @@ impl Sum {
         self.fold() == u16::MAX
     }
 
-    /// Returns the value of a header's checksum field: the inverted folded sum, a host integer.
+    /// Returns the value of a header's checksum field: the inverted folded sum, as a host integer.
     #[inline]
     pub const fn checksum(self) -> u16 {
         !self.fold()
@@ -142,24 +144,26 @@ pub unsafe fn copy_and_sum_to(src: &[u8], dst: *mut u8) -> Sum {
     Sum(unsafe { kernel::active().copy_and_sum_to(src, dst) })
 }
 
-/// The sizes for a segmented message: the length of a segment, and the distance between the slots of two consecutive
-/// frames.
+/// The lengths that [`write_frames`] needs to segment a message. The destination consists of slots of equal length, one
+/// for each frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// Length of a segment in bytes.
+    /// Payload length of each frame in bytes.
     pub(crate) segment_len: usize,
-    /// Distance between the starts of two consecutive slots, bytes.
+    /// Distance between the starts of two consecutive slots of the destination, bytes.
     pub(crate) stride: usize,
 }
 
-/// The headers common to all frames of one segmented message. Between frames, only some words and the checksum differ.
+/// The headers common to all frames of one segmented message. From frame to frame, only some words and the checksum
+/// differ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head<'a> {
-    /// Header bytes. The bytes past `len` are undefined.
+    /// Header bytes. The bytes past `len` can have any value.
     pub(crate) bytes: &'a [u8; Head::LEN_MAX],
-    /// Length of the head in bytes.
+    /// Total length of the headers in bytes.
     pub(crate) len: usize,
-    /// Words that replace words of `bytes`, each with its even offset and its value (host integer).
+    /// Words that differ from `bytes` and are equal in all frames: the even offset and the value (host integer) of each
+    /// word.
     pub(crate) fixed: [(u8, u16); 2],
     /// Even offset of each of the [`HeadWords`], or [`Head::NOWHERE`].
     pub(crate) places: [u8; HeadWords::COUNT],

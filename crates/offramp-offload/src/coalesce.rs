@@ -18,14 +18,14 @@
 //! * Frames with CWR are coalesced only with [`Offloads::RSC_ACCECN`]. Segmentation by RFC 3168 keeps CWR on the
 //!   first segment only, and so falsifies AccECN's counter in AE, CWR and ECE (RFC 9768 3.2.2). With `RSC_ACCECN`,
 //!   frames with CWR are coalesced as in Linux 7, and the aggregate is marked with [`Cwr::All`](crate::meta::Cwr).
-//! * A frame with a TCP or IPv4 checksum field of 0xffff is not coalesced. The value 0xffff is a correct checksum, but
+//! * A frame with a TCP or IPv4 checksum field of 0xffff is not coalesced. A receiver accepts 0xffff in place of 0, but
 //!   segmentation would write 0.
 //!
 //! | frame | action |
 //! |---|---|
 //! | next in sequence, same headers, same length as the first | is coalesced |
 //! | next in sequence, same headers, but shorter, or with PSH or FIN | is coalesced, and closes the aggregate |
-//! | longer; after a gap; other headers; beyond the size limit | closes the aggregate, and starts one if allowed |
+//! | longer; after a gap; other headers; beyond the size limit | closes the aggregate, and starts another if allowed |
 //! | PSH or FIN without an aggregate; no payload; SYN, RST, URG | is delivered alone, after its flow's aggregate |
 //! | CWR without `RSC_ACCECN`; IPv4 options; headers > 192 bytes | is delivered alone, after its flow's aggregate |
 //! | UDP without checksum; with a trailer | is delivered alone, after its flow's aggregate |
@@ -59,7 +59,7 @@ use table::FlowTable;
 pub const PACKET_LEN_MAX: usize = 65_535;
 /// Upper limit of [`CoalesceConfig::flows_max`]. Each flow has its own buffer.
 pub const FLOWS_MAX: usize = 65_536;
-/// Default maximum number of flows held at once. Linux holds 8 flows in each of 8 buckets.
+/// Default maximum number of flows with an aggregate at once. Linux' GRO holds 8 flows in each of 8 hash buckets.
 pub const FLOWS_MAX_DEFAULT: usize = 64;
 /// Default maximum number of datagrams in a UDP aggregate, as in Linux (`UDP_GRO_CNT_MAX`).
 pub const UDP_SEGMENTS_MAX_DEFAULT: u16 = 64;
@@ -71,8 +71,8 @@ const CACHE_LINE_LEN: usize = 64;
 /// The limits of a [`Coalescer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoalesceConfig {
-    /// Maximum number of flows held at once, 1 to [`FLOWS_MAX`]. Each flow has a buffer for `packet_len_max` bytes and
-    /// a link header.
+    /// Maximum number of flows with an aggregate at once, 1 to [`FLOWS_MAX`]. Each flow has a buffer for
+    /// `packet_len_max` bytes and a link header.
     pub flows_max: usize,
     /// Maximum length of an aggregate's IP packet in bytes, up to [`PACKET_LEN_MAX`]. Longer frames are delivered
     /// alone.
@@ -81,8 +81,8 @@ pub struct CoalesceConfig {
     pub segments_max: u16,
     /// Maximum number of UDP datagrams in an aggregate, 1 to [`UDP_SEGMENTS_MAX`].
     pub udp_segments_max: u16,
-    /// Maximum time to hold a flow after its first frame, in nanoseconds. If the value is 0, the caller must call
-    /// [`Coalescer::flush`] at the end of each batch.
+    /// Maximum time to hold an aggregate after the arrival of its first frame, in nanoseconds. If the value is 0, the
+    /// caller must call [`Coalescer::flush`] at the end of each batch.
     pub hold_ns: u64,
     /// Mark in the metadata of a frame with correct checksums.
     pub rx_csum: RxCsum,
@@ -142,7 +142,7 @@ pub struct Coalescer {
     config: CoalesceConfig,
     table: FlowTable,
     buffers: Buffers,
-    /// Receive offloads in the caller's latest request.
+    /// Offloads in the latest call of [`Coalescer::push`], with or without their prerequisites.
     asked: Offloads,
     /// Receive offloads in use: the requested offloads whose prerequisites are also requested.
     enabled: Offloads,

@@ -25,7 +25,8 @@
 //! | DF, DSCP, ECN of tunnels | RFC 4301 5.1.2, RFC 6040 |
 //!
 //! A tunnel does not decrement the inner TTL: the packets originate from the host, and the adapter is no router. The
-//! caller provides keys; this module has no key exchange. [`xfrm`] reads Linux' associations.
+//! caller provides keys; this module has no key exchange. [`xfrm`] parses Linux' security associations from commands
+//! and output of `ip xfrm`.
 //!
 //! A [`CipherLibrary`] provides the ciphers, by default [`aws_lc()`].
 

@@ -17,8 +17,8 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug)]
 struct Parsed {
     request: TxMeta,
-    /// Reason why the frame has no layout. The field is separate from `layout`: the compiler would write a packed
-    /// `Result` as bytes and read words, a store-forwarding stall per frame.
+    /// Reason why the frame has no layout. Kept apart from `layout`: the compiler would write a `Result` of both as
+    /// single bytes and read it as words, at the cost of a store-forwarding stall per frame.
     malformed: Option<Malformed>,
     /// Layout of the frame. Meaningless if the frame is malformed.
     layout: FrameLayout,
@@ -32,8 +32,8 @@ impl Parsed {
         layout: FrameLayout::NOTHING,
     };
 
-    /// Parses the frame. The IP length field of a super-frame can have any value, so the packet ends at the end of
-    /// `bytes`.
+    /// Parses the frame. The IP length field of a super-frame can have any value, so a super-frame's packet ends at the
+    /// end of `bytes`.
     #[inline]
     fn parse(&mut self, bytes: &[u8], request: TxMeta) {
         count::parsed();
@@ -157,8 +157,9 @@ impl<'a> Frame<'a> {
         (layout.transport != Transport::Opaque).then(|| checksum::make_partial(bytes, layout))
     }
 
-    /// Returns the range of the SCTP packet if `partial` points to SCTP's checksum field, which requests a CRC-32C.
-    /// Linux delivers such packets on a packet socket, marked with a request for an Internet checksum.
+    /// Returns the range of the SCTP packet if `partial` points to SCTP's checksum field. The caller must then write a
+    /// CRC-32C: on a packet socket, Linux delivers SCTP packets with the same mark as packets that need an Internet
+    /// checksum.
     pub(crate) fn sctp_packet(&self, partial: PartialChecksum) -> Option<Range<usize>> {
         let layout = self.layout().ok()?;
         let (start, offset) = (usize::from(partial.start), usize::from(partial.offset));
@@ -252,8 +253,8 @@ enum State {
 ///
 /// `M` is memory of constant length: `Box<[u8]>`, `Vec<u8>`, a part of a larger area. The [`VLAN_TAG_LEN`] bytes before
 /// a frame are reserved for a tag.
-// The host's request lies in one cache line, because it is read immediately after it is written. In two cache lines,
-// the request delayed each small frame by 10 to 17 ns.
+// The host's request lies in one cache line, because it is read immediately after it is written. A request split over
+// two cache lines delayed each small frame by 10 to 17 ns.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct FrameBuffer<M> {
@@ -313,7 +314,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.state = State::Set;
     }
 
-    /// Returns the frame, or an empty runt frame if no frame is set. The first call parses the frame.
+    /// Returns the frame, or an empty runt frame if no frame is set. The first call for a frame parses the frame.
     #[inline]
     pub fn frame(&mut self) -> Frame<'_> {
         if let State::Changed(change, tag) = self.state {
@@ -351,8 +352,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.place.len()
     }
 
-    /// Returns the frame's bytes without a parse. Returns `None` if the frame has a request or was lent with a changed
-    /// VLAN tag.
+    /// Returns the frame's bytes without parsing the frame. Returns `None` if the frame has a request or was lent with
+    /// a changed VLAN tag.
     #[inline]
     pub fn unasked(&self) -> Option<&[u8]> {
         let bytes = self.memory.as_ref().get(self.place.clone())?;

@@ -21,7 +21,8 @@ pub const VLAN_TAG_LEN: usize = 4;
 /// Maximum number of parsed VLAN tags. A frame with more tags is opaque.
 pub const VLAN_TAGS_MAX: usize = 2;
 /// Maximum number of parsed IPv6 extension headers. RFC 8504 5.3 allows a node to limit the number of extension
-/// headers. Eight is twice the maximum recommended per packet (RFC 8200 4.1).
+/// headers. A whole packet has up to four parsed headers by RFC 8200 4.1: hop-by-hop options, a routing header, and
+/// destination options twice. The limit is twice this number.
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 /// EtherType of IPv4.
@@ -114,8 +115,8 @@ pub enum Transport {
 /// The field or value that determines the end of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LengthFrom {
-    /// The length field of the IP header, for a frame from the wire that can be padded. The length field of a UDP
-    /// header must agree with the IP length.
+    /// The length field of the IP header, for a frame from the wire. Padding can follow its packet. The length field of
+    /// a UDP header must agree with the IP length.
     Ip,
     /// The length field of the IP header, regardless of UDP's length field, because options can follow a datagram (RFC
     /// 9868).

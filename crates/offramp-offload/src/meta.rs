@@ -50,7 +50,7 @@ pub enum SegmentationKind {
     Tcp4,
     /// TCP over IPv6.
     Tcp6,
-    /// UDP datagrams of equal size after one header (USO).
+    /// UDP datagrams with payloads of equal size, except the last (USO).
     Udp,
     /// IP fragments of one large UDP datagram (UFO).
     UdpFragments,

@@ -25,7 +25,7 @@ pub const INDIRECTION_ENTRIES_DEFAULT: usize = 128;
 /// Maximum number of entries in an indirection table. In virtio the number is a power of two that fits into 16 bits.
 pub const INDIRECTION_ENTRIES_MAX: usize = 32_768;
 
-/// The key of NDIS' documented known answers ("Verifying the RSS hash calculation").
+/// The key of the test vectors in Microsoft's NDIS documentation ("Verifying the RSS hash calculation").
 pub const MICROSOFT_KEY: [u8; KEY_LEN] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
     0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
@@ -420,7 +420,8 @@ mod tests {
         }
     }
 
-    /// Hashes by the rule of virtio 1.3, 5.1.6.4.3.2, in its simplest form.
+    /// Computes the hash of virtio 1.3, 5.1.6.4.3.2 with simple code, as a reference. Returns `None` for a frame that
+    /// is not hashed.
     fn slow(bytes: &[u8], types: HashTypes) -> Option<(u32, HashTypes)> {
         let is_v6 = bytes[12..14] == [0x86, 0xdd];
         let (addresses, protocol, transport) =
@@ -440,7 +441,7 @@ mod tests {
     }
 
     proptest! {
-        /// A frame hashed without a parse has the same hash as a parsed frame.
+        /// `hash_of_types` hashes a plain frame without parsing it. The hash equals the hash of the parsed frame.
         #[test]
         fn a_plain_frame_is_hashed_as_a_parse_says(
             is_tcp: bool,

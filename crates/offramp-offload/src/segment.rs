@@ -109,7 +109,7 @@ impl Segmenter {
         Ok(Self { frame_len, link_header_len, work, frames_left })
     }
 
-    /// Returns the plan for the same frame after one tag was added or removed.
+    /// Returns this segmenter, adapted to the same frame after one VLAN tag was added or removed.
     #[must_use]
     pub fn after_tag_change(&self, change: TagChange) -> Self {
         let moved = |len: usize| len.wrapping_add_signed(change.added_len());
@@ -179,8 +179,8 @@ impl Segmenter {
         planned.filter(|_| self.frames_left > 0)
     }
 
-    /// Returns the number of next frames with the same length [`Segmenter::next_len`]. One [`Segmenter::write_run`]
-    /// writes at most this number.
+    /// Returns the number of the next frames that all have the length [`Segmenter::next_len`]. One
+    /// [`Segmenter::write_run`] writes at most this number.
     pub fn run_len(&self) -> usize {
         match &self.work {
             // The last segment can be shorter.
@@ -220,8 +220,8 @@ impl Segmenter {
     }
 
     /// Returns the headers of at most `count` next frames. Returns fewer headers if a later frame has another shape.
-    /// Returns `None` if the frame is not segmented or the frames are unusual: [`Segmenter::write_run`] writes unusual
-    /// frames.
+    /// Returns `None` if the frame is not segmented, for IP fragments, and if the headers are too long or the frames
+    /// too short. [`Segmenter::write_run`] writes those frames.
     ///
     /// The caller must report the number of frames written with these headers to [`Segmenter::pass`].
     pub(crate) fn heads(&mut self, frame: &Frame<'_>, count: usize) -> Option<Heads> {

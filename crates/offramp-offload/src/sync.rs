@@ -1,8 +1,8 @@
 //! Mutexes that stay usable after a panic of another thread.
 //!
 //! On the frame path, data shared by threads is stored in a [`Mutex`] or in a type of [`atomic`]. With the feature
-//! `loom`, used only in tests, these types are loom's. `loom` runs the threads of a test in every order, and a load
-//! returns every permitted value.
+//! `loom`, used only in tests, these types are loom's. `loom` repeats a test for each order of the threads' steps, and
+//! for each value that the memory model permits a load to return.
 
 #[cfg(feature = "loom")]
 use loom::sync as imp;
@@ -29,7 +29,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Locks a mutex of the standard library as [`Mutex::lock`] does.
+/// Locks a mutex of the standard library, even if another thread panicked while holding the lock.
 pub fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

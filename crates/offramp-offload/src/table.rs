@@ -5,7 +5,7 @@
 
 /// The slot number that means "no slot".
 const NONE: u32 = u32::MAX;
-/// Buckets per entry. With two buckets per entry, more than half of the chains of a full table have at most one link.
+/// Buckets per entry. With two buckets per entry, about nine of ten buckets of a full table hold at most one entry.
 const BUCKETS_PER_ENTRY: usize = 2;
 
 /// The links of an entry to other entries.

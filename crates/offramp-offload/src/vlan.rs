@@ -1,4 +1,4 @@
-//! VLAN tags (IEEE 802.1Q 9): format, insertion and removal. The payload does not move.
+//! VLAN tags (IEEE 802.1Q 9): format, insertion and removal. Insertion and removal move only the two MAC addresses.
 
 use crate::layout::VLAN_TAG_LEN;
 

@@ -237,7 +237,8 @@ fn slow_checksum(bytes: &[u8]) -> [u8; 2] {
     checksum.to_be_bytes()
 }
 
-/// Executes a checksum-only request on a frame. Returns `None` if the request is refused.
+/// Computes the expected result of a request that asks only for a checksum. Returns `None` if the request must be
+/// refused.
 fn completed(frame: &[u8], start: u16, offset: u16) -> Option<Vec<u8>> {
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
     let mut frame = frame.to_vec();
@@ -316,7 +317,8 @@ fn a_coalescer_gives_back_overlapping_fragments_marks_and_long_trailers_once() {
     }
 }
 
-/// Builds an unsealed ESP packet for one of the hostile tests' associations, or a nearly valid ESP packet.
+/// Builds a nearly valid ESP packet, in IP or in UDP. The packet has the SPI of the hostile tests' association, or the
+/// next SPI, and is neither encrypted nor authenticated.
 fn nearly_esp(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut frame = nearly_right(rng);
     let spi = hostile::esp::SPI + rng.random_range(0..2);

@@ -1,4 +1,4 @@
-//! The input and output of `ip xfrm`, and the translation of this text into an adapter's associations.
+//! Tests of the parser for input and output of `ip xfrm`, and of the translation into an adapter's associations.
 
 #[path = "xfrm/meaning.rs"]
 mod meaning;

@@ -236,7 +236,7 @@ impl GuestMemory {
         self.regions[0].end()
     }
 
-    /// Returns the address of a guest address in this process, for `SET_VRING_ADDR`.
+    /// Converts a guest address to the address in this process, for `SET_VRING_ADDR`.
     pub fn user_addr(&self, addr: u64) -> u64 {
         self.region_of(addr).pointer(addr) as u64
     }

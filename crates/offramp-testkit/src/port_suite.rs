@@ -154,7 +154,7 @@ fn what_is_delivered_is_seen_once_whole_and_in_order(bed: &mut impl Bed) {
     assert!(bed.recv().is_none_or(|frame| frame[12..14] != EXPERIMENTAL));
 }
 
-/// Returns the sum of the headers with which the checksum over headers and `payload` is correct.
+/// Returns a sum of headers that makes the checksum over headers and `payload` correct.
 fn headers_sum(payload: &[u8]) -> Sum {
     Sum::word(checksum::sum(payload).checksum())
 }

@@ -81,8 +81,8 @@ fn writable_len(buffers: &[Buffer]) -> u32 {
 pub struct Used {
     /// ID of the chain, as returned by `add`.
     pub id: u16,
-    /// Number of written bytes, as reported by the device. For a chain skipped by an in-order device, the number of all
-    /// writable bytes.
+    /// Number of written bytes, as reported by the device. For a chain that an in-order device did not report, the
+    /// number of all writable bytes.
     pub len: u32,
 }
 

@@ -155,8 +155,8 @@ fn a_kick_is_due_exactly_when_the_device_asked_for_it() {
         for round in 0..40 {
             let wanted = round % 3 != 0;
             pair.device.want_kicks(&pair.files, wanted);
-            // The device requests a kick for the first chain of the burst, and the second chain, published separately,
-            // lies past the position of the first chain.
+            // With `event_idx`, the device requests a kick only for the position of the first chain. The second chain
+            // is published separately, after this position.
             pair.driver.add(&[buffer(0, false)], &[]).unwrap();
             assert_eq!(pair.driver.publish(), wanted, "round {round}, packed {}", pair.device.packed);
             pair.driver.add(&[buffer(0, false)], &[]).unwrap();

@@ -81,7 +81,7 @@ pub struct RssConfig {
     pub unclassified: u16,
     /// Queue pair for each value of a hash's low bits.
     pub table: Vec<u16>,
-    /// Number of queue pairs used for transmit.
+    /// Number of transmit queues that the driver uses.
     pub max_tx_vq: u16,
 }
 

@@ -17,8 +17,8 @@
 //! | [`sigbus`] | handling of memory removed from its file |
 //!
 //! Every driver is treated as hostile. Every index, address and length is read once and checked. A bad chain is
-//! returned unused, and a ring in an invalid state is stopped. The crate never panics on a driver's input, and never
-//! reads or writes outside the guest's memory.
+//! returned to the driver with length 0, and a ring in an invalid state is stopped. The crate never panics on a
+//! driver's input, and never reads or writes outside the guest's memory.
 //!
 //! # Drive a ring
 //! ```text

@@ -1,4 +1,5 @@
-//! A mapped and watched part of a shared file.
+//! A mapped part of a shared file. The process survives an access to bytes that were removed from the file (see
+//! [`crate::sigbus`]).
 
 use crate::memory::REGIONS_MAX;
 use crate::sigbus::{Alarm, Watch};
@@ -10,7 +11,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-/// The reason to refuse memory.
+/// The reason to refuse a memory region.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The extent is empty, or wraps around the address space.

@@ -33,7 +33,8 @@ const FETCH_BUFFERS_MAX: usize = CHAIN_DESCRIPTORS_MAX as usize;
 /// Maximum size of a ring (virtio 1.3, 2.7 and 2.8.10.1).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
 
-/// The reason to refuse a chain. The chain is returned to the driver unused, and the ring continues.
+/// The reason to refuse a chain. The device returns the chain to the driver without using its buffers, and the ring
+/// continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadChain {
     /// A buffer lies outside guest memory.
@@ -117,8 +118,8 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Returns the flags of a descriptor that alone contains a frame. For a control queue, returns flags that no
-    /// descriptor has.
+    /// Returns the flags of the descriptor in a chain of one descriptor, which contains a whole frame. For a control
+    /// queue, returns flags that no descriptor has.
     #[inline]
     fn of_a_frame(self) -> u16 {
         match self {

@@ -114,12 +114,12 @@ struct Row {
     allocations: f64,
 }
 
-/// The number and length of samples in a measurement.
+/// The number and the duration of the samples in a measurement.
 #[derive(Clone, Copy)]
 struct Effort {
     /// Number of samples per contender. The median is reported.
     repetitions: usize,
-    /// Length of one sample, nanoseconds.
+    /// Duration of one sample, nanoseconds.
     sample_ns: f64,
 }
 

@@ -1,4 +1,5 @@
-//! The kernels for the sum of long messages. The program selects one kernel, once, at run time.
+//! The compute kernels: one portable and several vectorized routines that sum long messages. The first use selects the
+//! fastest kernel that this processor can run.
 
 use core::ops::RangeInclusive;
 use core::ptr;
@@ -18,10 +19,12 @@ pub(super) const CHUNK_LEN_MAX: usize = 1 << 16;
 const AVX512_VNNI: &str = "avx512-vnni";
 const AVX512: &str = "avx512";
 
-/// Lengths in bytes allowed in one call to a kernel.
+/// The message lengths, in bytes, that a kernel accepts in one call. The methods of [`Kernel`] handle all other
+/// lengths.
 const LENS: RangeInclusive<usize> = SHORT_LEN_MAX + 1..=CHUNK_LEN_MAX;
 
-/// One implementation of the checksum's sum. Code outside this module receives only kernels that run on this processor.
+/// One implementation of the sum of a message. Code outside this module receives only kernels that run on this
+/// processor.
 pub(super) struct Kernel {
     /// Name of the kernel, as returned by `kernel_name`.
     pub(super) name: &'static str,

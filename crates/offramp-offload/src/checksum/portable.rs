@@ -3,7 +3,7 @@
 use core::ptr;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Length of the widest word in bytes.
+/// Length of the words that the sum adds, in bytes.
 const WORD: usize = size_of::<u64>();
 /// Bytes added by one carry chain before the end-around carry.
 const CHAIN: usize = 4 * WORD;

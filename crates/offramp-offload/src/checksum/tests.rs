@@ -10,8 +10,8 @@ use crate::meta::{ChecksumState, PartialChecksum};
 
 /// Value of the guard bytes after the end of a copy. A copy must not change these bytes.
 const GUARD: u8 = 0xa5;
-/// Maximum of the message lengths that the tests try one by one, in bytes. This length exceeds the length limit of
-/// every branch of every kernel.
+/// Maximum of the message lengths that the tests try one by one, in bytes. Above this length, the vectorized kernels
+/// only repeat their loops.
 const LEN_EXHAUSTIVE: usize = 600;
 /// Start offsets after a cache line's boundary: aligned, odd, even, and around the lengths of a vector.
 const STARTS: [usize; 9] = [0, 1, 2, 16, 31, 32, 33, 62, 63];
@@ -221,7 +221,7 @@ fn a_field_outside_the_packet_is_refused() {
     assert_eq!(refused(&mut frame, 42, 16, 60), Ok(()));
 }
 
-/// Builds TCP and UDP packets over IPv4 and IPv6 with an independent builder.
+/// Builds TCP and UDP packets over IPv4 and IPv6 with `etherparse`, independently of this crate.
 fn packets(payload: &[u8]) -> Vec<Vec<u8>> {
     let ethernet = || PacketBuilder::ethernet2([2; 6], [4; 6]);
     let ipv4 = || ethernet().ipv4([192, 0, 2, 1], [198, 51, 100, 7], 64);

@@ -3,7 +3,7 @@
 //! A word with a flipped top bit, read as a signed number, is the word minus 2¹⁵. `vpmaddwd` multiplies such words by
 //! one and adds adjacent pairs of a whole vector. `vpdpwssd` also accumulates the result. The correction for the
 //! flipped bits depends only on the number of words. All arithmetic is exact modulo 2³², even if a lane wraps. The true
-//! sum of one call's words stays below 2³². `CHUNK_LEN_MAX` bytes and one more vector for the masked ends are 2¹⁵ + 32
+//! sum of one call's words stays below 2³²: `CHUNK_LEN_MAX` bytes and one more vector for the masked ends are 2¹⁵ + 32
 //! words, each less than 2¹⁶.
 
 // The module uses two dozen intrinsics, whose names all begin with `_mm`.
@@ -23,7 +23,7 @@ const ZMM: usize = 64;
 const YMM: usize = 32;
 /// Length of a 128-bit vector in bytes.
 const XMM: usize = 16;
-/// Number of independent accumulators: four cycles of latency at one vector per cycle.
+/// Number of independent accumulators. Four hide the latency of an accumulation, four cycles, at one vector per cycle.
 const UNROLL: usize = 4;
 /// Number by which a flip of the top bit decreases a word.
 const BIAS_PER_WORD: u32 = 1 << 15;
@@ -105,8 +105,8 @@ macro_rules! avx512_kernel {
             }
 
             /// Implements `Kernel::write_frames`. All steps are in one function, so that no register is saved and
-            /// restored between two frames. Heads are assembled in registers. Cache lines are first written in
-            /// ascending order, which the processor's caches handle fastest.
+            /// restored between two frames. Heads are assembled in registers. The first write to each cache line of a
+            /// frame follows the order of the addresses, because the processor's caches handle this order fastest.
             ///
             /// # Safety
             /// The processor has the features, and the length of a segment lies in `kernel::LENS`.
@@ -132,7 +132,8 @@ macro_rules! avx512_kernel {
                 }
             }
 
-            /// Writes a head of `len` bytes, and undefined bytes after the head, later overwritten by the segment.
+            /// Writes a head of `len` bytes. The bytes after the head get arbitrary values, and the caller then
+            /// overwrites these bytes with the segment.
             ///
             /// # Safety
             /// The processor has the features, and two vectors are writable at `to`.

@@ -49,11 +49,11 @@ pub(super) struct First<'a> {
 ///
 /// All frames except the last carry `size` bytes. So the number of frames determines the offset of the next payload in
 /// the stream and in the buffer. Coalescing a frame usually changes only the number of frames, because each additional
-/// store would wait for the stores of the payload. A vacant slot has the default value.
+/// store would wait for the stores of the payload. In a vacant slot, neither key nor template matches any frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
     pub(super) key: Key,
-    /// Ports in memory order, for a cheap comparison before the key.
+    /// Ports in memory order. They are compared first, because a comparison of the whole key costs more.
     ports: [u8; PORTS_LEN],
     /// Sequence number of the first frame, 0 for UDP.
     seq: u32,
@@ -136,7 +136,8 @@ impl Flow {
         self.segments = 0;
     }
 
-    /// Returns false for most frames of other flows, by a cheap comparison of the ports.
+    /// Returns whether the frame has the ports of this flow. A cheap first test: most frames of other flows have other
+    /// ports.
     #[inline]
     pub(super) fn has_ports_of(&self, frame: &[u8], layout: &FrameLayout) -> bool {
         let start = layout.transport_start;
@@ -144,8 +145,8 @@ impl Flow {
     }
 
     /// Coalesces the frame if segmentation of the aggregate would restore the frame. Appends the frame's payload and
-    /// verifies the frame in the same pass. The sums of the headers, except for the words that vary, are known from the
-    /// first frame.
+    /// verifies the frame in the same pass. The sum of the header words that are equal in all frames was computed from
+    /// the first frame.
     #[inline]
     pub(super) fn coalesce(
         &mut self,

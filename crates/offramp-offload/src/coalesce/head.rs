@@ -140,7 +140,7 @@ impl Masked {
 pub(super) struct Template {
     /// Length of all headers in bytes, 0 if the template is vacant.
     len: usize,
-    /// Last block of the headers, which can overlap the whole blocks before it.
+    /// The last [`BLOCK_LEN`] bytes of the headers. They can overlap the last of the `whole` blocks.
     last: Masked,
     whole: [Masked; BLOCKS],
 }

@@ -6,7 +6,7 @@ use crate::meta::RxMeta;
 /// The result of appending payload to a frame in lent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// The payload is part of the frame.
+    /// The payload was appended to the frame.
     Kept,
     /// The payload's checksum is wrong. The frame is unchanged.
     Bad,

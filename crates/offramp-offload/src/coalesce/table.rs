@@ -6,7 +6,8 @@ use super::flow::Flow;
 use super::head::Key;
 use crate::table::{Order, Table};
 
-/// The table of flows by key. No output of the table depends on the secrets of the hash function.
+/// The table of flows by key. The secrets of the hash function are random, but the order of the flows does not depend
+/// on them.
 #[derive(Debug)]
 pub(super) struct FlowTable {
     pub(super) flows: Table<Flow>,

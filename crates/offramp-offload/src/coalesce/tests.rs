@@ -1,4 +1,4 @@
-//! Shared helpers: a small frame builder and a segmenter, independent of the code under test.
+//! Helpers of all tests of the coalescer: a small frame builder and a segmenter, independent of the code under test.
 
 mod linux;
 mod metadata;

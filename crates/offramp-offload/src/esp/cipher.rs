@@ -260,8 +260,8 @@ impl Protection {
 
     /// Calls `work` with the packet from the SPI up to the check value, in the form covered by GMAC (RFC 4543 3.3).
     /// During the call, the upper half of an extended sequence number is stored between the SPI and the lower half. The
-    /// SPI moves to the preceding four bytes, which belong to another header. The function restores these four bytes
-    /// after the call.
+    /// SPI moves to the preceding four bytes, which belong to another header. After the call, the function restores
+    /// these bytes and the SPI.
     fn with_whole_header<R>(&self, frame: &mut [u8], parts: &Parts, sequence: u64, work: impl FnOnce(&[u8]) -> R) -> R {
         if !self.is_extended {
             return work(&frame[parts.esp_at..parts.icv_at]);

@@ -57,8 +57,8 @@ pub struct SaConfig {
     pub lifetime: Lifetime,
     /// Selector of the allowed clear packets. A receiver refuses all other packets (RFC 4301 5.2).
     pub selector: Selector,
-    /// Required outer destination of packets to this association. `None` means the tunnel's destination in tunnel mode,
-    /// and any destination in transport mode.
+    /// Required outer destination address of the packets that this association receives. `None` means the tunnel's
+    /// destination in tunnel mode, and any destination in transport mode.
     pub destination: Option<IpAddr>,
 }
 

@@ -59,7 +59,7 @@ pub enum SaFault {
     /// The sequence number exceeds 32 bits without ESN.
     #[error("sequence number {0} needs more than 32 bits; switch esn on, or make a new SA")]
     Sequence(u64),
-    /// The source and the destination address of a tunnel do not form a valid pair.
+    /// The source and the destination address of a tunnel have different IP versions.
     #[error("the tunnel's source {source_address} and destination {destination} are of two IP versions")]
     TunnelAddresses {
         /// Source address of the tunnel.

@@ -70,7 +70,8 @@ pub(super) struct Spent {
     hard: Amount,
     /// Soft limit, or "no limit" after the soft limit was reported.
     soft: Amount,
-    /// Event of a limit that a refused packet reached. The result for a refused packet cannot contain the event.
+    /// Event of a limit that a refused packet reached, until [`Spent::take_pending`] returns the event. The error for a
+    /// refused packet has no field for an event.
     pending: Option<LifetimeEvent>,
     time: Time,
 }
@@ -159,8 +160,8 @@ impl Spent {
         if self.hard.bytes == u64::MAX { by_packets } else { by_packets.min(by_bytes) }
     }
 
-    /// Counts a packet and returns true if the packet cannot reach a limit. Returns false if the packet can reach a
-    /// limit, and in that case the caller must call [`Spent::spend`].
+    /// Counts a packet and returns true if the packet cannot reach a limit. Otherwise counts nothing and returns false,
+    /// and the caller must call [`Spent::spend_run`] or [`Spent::spend`].
     #[inline]
     pub(super) fn spend_quietly(&mut self, packet_len: usize) -> bool {
         debug_assert!(packet_len <= PACKET_LEN_MAX);

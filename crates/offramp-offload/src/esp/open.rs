@@ -120,8 +120,8 @@ impl Opener {
         self.protection.library_name
     }
 
-    /// Returns the kind of usual headers if the packet qualifies for the fast path of [`InboundSa::open`]. The fast
-    /// path and the general path have the same result.
+    /// Returns the header layout if the packet qualifies for the fast path of [`InboundSa::open`]. The fast path and
+    /// the general path have the same result.
     #[inline]
     fn usual(&self, layout: &FrameLayout, packet: &EspPacket) -> Option<Usual> {
         let is_common = self.is_common
@@ -174,7 +174,7 @@ impl Opener {
         }
         let esp_at = if packet.is_encapsulated { layout.payload_start } else { layout.transport_start };
         if packet.esp_at != esp_at {
-            return Err(Refused::Malformed); // The packet belongs to another frame.
+            return Err(Refused::Malformed); // `packet` was parsed from another frame.
         }
         let body_at = packet.esp_at + ESP_HEADER_LEN + self.protection.iv_len;
         let icv_at = layout.packet_end.checked_sub(self.protection.icv_len).ok_or(Refused::Malformed)?;

@@ -75,7 +75,7 @@ impl ReplayWindow {
     #[inline]
     pub fn check(&self, low: u32) -> Result<u64, ReplayRefused> {
         let next = self.highest.wrapping_add(1);
-        // If `low` is 0, the next number lies in the next subspace, or does not exist.
+        // If `low` is 0, the next number has another upper half, or does not exist.
         if low == next as u32 && low != 0 { Ok(next) } else { self.check_any(low) }
     }
 

@@ -25,7 +25,7 @@ use std::ops::Range;
 /// Maximum length of an IPv4 packet, and of the bytes after an IPv6 header, in bytes.
 const IP_LEN_MAX: usize = u16::MAX as usize;
 
-/// Alignment of the trailer's end in the usual suites, bytes (RFC 4303 2.4).
+/// Alignment of the trailer's end on the fast path, bytes (RFC 4303 2.4).
 const COMMON_ALIGNMENT: usize = 4;
 
 /// The offsets of a sealed frame, the packet's sequence number, and the lifetime limit that the packet reached.
@@ -158,8 +158,8 @@ impl OutboundSa {
         (self.last - self.sent).min(self.spent.packets_left(packet_len))
     }
 
-    /// Seals the next packets with the sequence numbers of `grant`, which no other thread uses. Discards unused numbers
-    /// of earlier grants.
+    /// Assigns the sequence numbers of `grant`, which no other thread uses, to the next packets. Discards unused
+    /// numbers of earlier grants.
     pub fn take_over(&mut self, grant: Grant) {
         (self.sent, self.last) = grant.into_range();
         if self.spent.is_used_up() {
@@ -296,9 +296,9 @@ impl OutboundSa {
         of_usual!(usual, self.seal_usual_in_place(buffer, start, layout))
     }
 
-    /// Returns the kind of usual headers if frame and association qualify for the fast path. A usual association uses
-    /// transport mode and an AEAD that sends the IV in the packet, without UDP encapsulation. The fast path has the
-    /// same result as [`OutboundSa::seal_any`] and [`OutboundSa::seal_any_in_place`].
+    /// Returns the header layout if frame and association qualify for the fast path. The association must use transport
+    /// mode and an AEAD that sends the IV in the packet, without UDP encapsulation. The fast path has the same result
+    /// as [`OutboundSa::seal_any`] and [`OutboundSa::seal_any_in_place`].
     #[inline]
     fn usual(&self, layout: &FrameLayout) -> Option<Usual> {
         if self.is_common && !layout.fragment { Usual::of(layout) } else { None }
@@ -404,7 +404,8 @@ impl OutboundSa {
             heads.copy_last_to(&mut frame[..payload_at], transport_len);
             heads.write_transport(n, &mut frame[header_at..payload_at], payload_sum);
             if n + 1 < run.frames {
-                // Compute the sum here, because the cipher's loads would otherwise wait for the stores above.
+                // While the sum is computed here, the stores above complete. Otherwise, the cipher's loads of the same
+                // bytes would wait for them.
                 payload_sum = sum(&frame[payload(n + 1)]);
             }
             let slot = out[n * run.stride..].get_mut(..shape.end).ok_or(SealRefused::NoRoom)?;
@@ -547,8 +548,8 @@ struct Segments<'a> {
     protocol: u8,
 }
 
-/// Returns the bytes before the ESP header of segments with the sealed end `end`, and the sum of the segments' IPv4
-/// header without ID.
+/// Returns the first `BODY` bytes of a sealed segment that ends at `end`, and the sum of its IPv4 header. IPv4 ID, IPv4
+/// checksum, ESP header and IV are still 0.
 fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
     heads: &Heads,
     end: usize,

@@ -1,11 +1,12 @@
-//! Fast paths for usual headers, with constant offsets known to the compiler.
+//! The header layouts for which seal and open have a fast path. In a fast path, the offsets of the headers are
+//! constants, known to the compiler.
 
 use super::udp::ESP_HEADER_LEN;
 use crate::layout::{
     ETHERNET_HEADER_LEN, FrameLayout, IPV4_HEADER_LEN_MIN as IPV4_HEADER_LEN, IPV6_HEADER_LEN, Network, VLAN_TAG_LEN,
 };
 
-/// Length of ESP header and IV in the usual suites, in bytes (RFC 4106 3.1).
+/// Length of ESP header and IV on the fast path, in bytes (RFC 4106 3.1).
 pub(super) const COMMON_FRONT_LEN: usize = ESP_HEADER_LEN + 8;
 
 /// Offset of the IP header after an Ethernet header without a tag.
@@ -24,7 +25,7 @@ pub(super) const PLACES_OF_USUAL: [[usize; 3]; 4] = [
     [TAGGED, TAGGED_IPV6, TAGGED_IPV6 + COMMON_FRONT_LEN],
 ];
 
-/// Calls the method specialized for the given kind of headers. In this method, the compiler knows the offsets of IP
+/// Calls the method specialized for the given header layout. In this method, the compiler knows the offsets of IP
 /// header, transport header or ESP header, and encrypted part.
 macro_rules! of_usual {
     ($kind:literal, $this:ident.$method:ident($($argument:expr),*)) => {
@@ -45,8 +46,8 @@ macro_rules! of_usual {
 }
 pub(super) use of_usual;
 
-/// The kinds of usual headers, as in nearly every frame: Ethernet with one tag or none, IP without options or extension
-/// headers.
+/// The header layouts of the fast paths. Nearly every frame has one of them: Ethernet with one tag or none, and IP
+/// without options or extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Usual {
     Ipv4,
@@ -56,7 +57,7 @@ pub(super) enum Usual {
 }
 
 impl Usual {
-    /// Returns the kind of a frame's headers, or `None` for unusual headers.
+    /// Returns the layout of a frame's headers, or `None` if no fast path supports the headers.
     #[inline]
     pub(super) fn of(layout: &FrameLayout) -> Option<Self> {
         match (layout.network, layout.network_start, layout.transport_start) {
@@ -69,8 +70,8 @@ impl Usual {
     }
 }
 
-/// Moves headers of `len` bytes within a frame. Usual headers are moved with two overlapping loads and stores of
-/// constant length.
+/// Moves headers of `len` bytes within a frame. Headers of 32 to 64 bytes are moved with two overlapping loads and
+/// stores of constant length.
 #[inline]
 pub(super) fn move_headers(frame: &mut [u8], from: usize, to: usize, len: usize) {
     const HALF: usize = 32;

@@ -3,7 +3,7 @@
 //! [`XfrmConfig::parse`] accepts commands as in a script, for example `ip xfrm state add` and `ip xfrm policy add`. The
 //! parser also accepts the output of `ip xfrm state` and `ip xfrm policy`, with or without `-s` and `-o`. Commands and
 //! output can be mixed in any order. [`XfrmConfig::associations`] translates states and policies for an adapter. The
-//! adapter replaces the kernel to which the text belongs, or is the peer of that kernel.
+//! adapter takes the place of the kernel that the text configures, or is the peer of that kernel.
 //!
 //! Unsupported words that would change the meaning are refused, with line and word. Words without effect on the adapter
 //! (`priority`, `index`, counters, times) are skipped. No error shows a word that can be part of a key.

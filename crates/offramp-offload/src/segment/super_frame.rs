@@ -71,11 +71,11 @@ pub(super) struct SuperFrame {
     shape: Shape,
     /// Length of a frame of this shape, bytes.
     frame_len: usize,
-    /// True if the headers of this shape fit into a [`Head`], and the frame is at least as long as a [`Head`].
+    /// True if the headers of this shape fit into a [`Head`], and the frame has at least [`Head::LEN_MAX`] bytes.
     has_head: bool,
-    /// `fixed_network_sum` plus this shape's words.
+    /// `fixed_network_sum` plus the words that are equal in all frames of this shape.
     network_sum: Sum,
-    /// `fixed_transport_sum` plus this shape's words.
+    /// `fixed_transport_sum` plus the words that are equal in all frames of this shape.
     transport_sum: Sum,
 }
 
@@ -405,7 +405,7 @@ struct Changes {
 #[derive(Clone, Debug)]
 pub(crate) struct Heads {
     /// All headers, except the IPv4 ID, the IPv4 header checksum and the fields written by [`Heads::write_transport`].
-    /// Bytes past `len` are undefined.
+    /// Bytes past `len` can have any value.
     pub(crate) bytes: [u8; Head::LEN_MAX],
     /// Length of all headers in bytes.
     pub(crate) len: usize,
@@ -548,7 +548,7 @@ fn datagram_checksum(frame: &[u8], layout: &FrameLayout) -> u16 {
     sum.checksum_not_zero()
 }
 
-/// Returns the part of the IPv4 header checksum common to all frames.
+/// Returns the sum of the IPv4 header words that are equal in all frames.
 fn network_sum(frame: &[u8], layout: &FrameLayout, is_fragments: bool) -> Sum {
     if layout.network != Network::Ipv4 {
         return Sum::ZERO;
@@ -561,8 +561,8 @@ fn network_sum(frame: &[u8], layout: &FrameLayout, is_fragments: bool) -> Sum {
         .plus(checksum::sum(&header[12..]))
 }
 
-/// Returns the part of the transport checksum common to all frames. Length, payload and the words added by
-/// [`SuperFrame::take_shape`] and [`Changes::write_transport`] are excluded.
+/// Returns the sum of the pseudo-header and of the transport header words that are equal in all frames. Length, payload
+/// and the words added by [`SuperFrame::take_shape`] and [`Changes::write_transport`] are excluded.
 fn transport_sum(frame: &[u8], layout: &FrameLayout, partial: Option<PartialChecksum>) -> Sum {
     let header = &frame[layout.transport_start..layout.payload_start];
     let pseudo = match partial {

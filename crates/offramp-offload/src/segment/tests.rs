@@ -417,7 +417,7 @@ fn without_room_before_a_frame_no_tag_is_put_in() {
     }
 }
 
-/// Bit for an empty IP length in a set of header fields. Some drivers leave header fields empty.
+/// Bit of the IP length in the set of fields that [`emptied`] clears. Some drivers leave these fields empty.
 const LENGTH: u8 = 1;
 const HEADER_CHECKSUM: u8 = 2;
 const UDP_LENGTH: u8 = 4;

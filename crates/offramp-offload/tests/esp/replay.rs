@@ -156,7 +156,7 @@ fn extended_numbers_are_judged_as_by_a_set_of_numbers_across_the_wrap() {
         oracle.accepted.extend(start - u64::from(len)..=start);
         for _ in 0..20_000 {
             let sequence = next_of_trace(&mut rng, oracle.highest, len);
-            // A packet with any other number than the sender's would fail the integrity check.
+            // The integrity check fails if the window infers another number than the sender used.
             let guess = window.check(sequence as u32);
             let is_genuine = guess.is_ok_and(|guess| guess == sequence);
             let judged = oracle.take(sequence, len);

@@ -1,7 +1,7 @@
-"""Judges ESP packets by scapy, and by the AEADs of OpenSSL where scapy lacks the suite.
+"""Checks offramp's ESP packets with scapy, or with OpenSSL's AEADs for the suites that scapy lacks.
 
-Reads a JSON list of cases, writes for each what it found wrong ("" for nothing) and, where scapy knows
-the suite, its own sealed packet for the same clear one.
+Reads a JSON list of cases from standard input. Writes for each case the fault that it found ("" for none) and,
+for the suites of scapy, the packet that scapy seals from the same clear packet.
 """
 import json
 import sys
@@ -27,7 +27,7 @@ AUTH = {"sha1": "HMAC-SHA1-96", "sha256": "SHA2-256-128", "sha384": "SHA2-384-19
 
 
 class ExtendedAuth:
-    """An HMAC that covers the upper half of the sequence number (RFC 4303 2.8): scapy's does so for AH alone."""
+    """An HMAC that covers the upper half of the sequence number (RFC 4303 2.8). scapy's HMAC covers it only for AH."""
 
     def __init__(self, algorithm, high):
         self.algorithm, self.high, self.icv_size = algorithm, high.to_bytes(4, "big"), algorithm.icv_size
@@ -90,7 +90,7 @@ def judge_by_scapy(sa, case):
 
 
 def judge_by_openssl(case):
-    """The packet from its SPI on, taken apart by hand."""
+    """Decrypts the packet from its SPI on with OpenSSL, and checks padding and payload."""
     suite, key = case["suite"], bytes.fromhex(case["encryption_key"])
     esp = bytes.fromhex(case["sealed"])[case["esp_at"]:]
     key, salt = key[:-4], key[-4:]
@@ -117,7 +117,7 @@ def judge(case):
     sa = association(case)
     try:
         return judge_by_openssl(case) if sa is None else judge_by_scapy(sa, case)
-    except Exception as error:  # Said of the case, with all others still judged.
+    except Exception as error:  # Reported for this case only. The other cases are still checked.
         return {"wrong": f"{type(error).__name__}: {error}"}
 
 

@@ -1,8 +1,8 @@
 //! An association's receiver on a hostile wire.
 //!
-//! An input is a list of events, not a frame. The events are the association's parameters, the packets sealed by the
-//! sender, the changes to these packets on the wire, and their order of arrival. So most inputs contain genuine
-//! packets, and reach the code before and after the check of the check value.
+//! An input is not a frame, but the association's parameters and a list of events: the sender seals a packet, or a
+//! packet arrives, unchanged or changed on the wire. So most inputs contain genuine packets, and reach the code before
+//! and after the check of the check value.
 
 use super::Input;
 use super::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, pattern};

@@ -1,5 +1,5 @@
-//! Shared parts of the integration tests: a frame builder independent of the code under test, and the pieces delivered
-//! to a host.
+//! Shared parts of the integration tests: a frame builder independent of the code under test, and the frames that a
+//! host receives, single or coalesced.
 #![allow(dead_code)]
 
 use offramp_offload::frame::Frame;

@@ -70,7 +70,7 @@ impl Piece {
             frames.push(out);
         }
         if let (true, Some(partial)) = (self.is_cut_again(), checksum) {
-            // 0 and 0xffff are the same number. TCP segments on a wire have 0.
+            // 0 and 0xffff are the same number in one's complement. TCP segments on a wire have 0.
             let field = &mut frames[0][partial.field()..partial.field() + 2];
             if *field == [0xff, 0xff] && partial.offset == 16 {
                 field.fill(0);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What was given to a kernel 6.1 by iproute2 6.1, whose output the files beside this one have.
+# Commands for iproute2 6.1 on Linux 6.1. The .txt files of this directory are the output of ip xfrm after them.
 modprobe esp4; modprobe esp6
 ip xfrm state flush && ip xfrm policy flush
 ip xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 0x1000 reqid 1 mode tunnel \

@@ -1,4 +1,5 @@
-//! The translation of a configuration for an adapter that replaces the kernel, or is the kernel's peer.
+//! Tests of the translation into associations, for an adapter in place of the configured kernel and for an adapter as
+//! that kernel's peer.
 
 use offramp_offload::esp::xfrm::{Association, Direction, Fault, Owner, XfrmConfig, XfrmError};
 use offramp_offload::esp::{DfRule, DscpRule, EcnRule, Mode, Prefix, Tunnel};
@@ -48,7 +49,7 @@ fn a_hosts_own_tunnel_keeps_its_directions_and_a_peers_is_turned_round() {
         let found = associations(&host("tunnel", ""), owner).unwrap();
         assert_eq!(found.iter().map(|a| a.direction).collect::<Vec<_>>(), directions);
         assert_eq!(found.iter().map(|a| a.config.spi).collect::<Vec<_>>(), [0x1001, 0x1002]);
-        // Addresses and selectors belong to the packets, regardless of the owner.
+        // The addresses and the selector of a direction's packets are the same for both owners.
         let ends: [IpAddr; 2] = [[192, 0, 2, 1].into(), [192, 0, 2, 2].into()];
         assert_eq!((tunnel(&found[0]).source, tunnel(&found[0]).destination), (ends[0], ends[1]));
         assert_eq!(found[0].config.selector.source, prefix("10.1.0.0/16"));

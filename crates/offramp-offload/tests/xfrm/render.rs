@@ -25,7 +25,7 @@ pub enum Form {
 
 pub const FORMS: [Form; 4] = [Form::Command, Form::Output, Form::Statistics, Form::Oneline];
 
-/// Returns the suites supported by Linux: all suites with the IV on the wire.
+/// Returns the suites supported by Linux: all suites without an implicit IV.
 fn suites() -> Vec<Suite> {
     Suite::all().filter(|suite| !suite.name().ends_with("-iiv")).collect()
 }
@@ -115,7 +115,7 @@ pub fn known() -> impl Strategy<Value = Known> {
     })
 }
 
-/// Formats digits after `0x`.
+/// Formats bytes as hexadecimal digits after `0x`.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }

@@ -7,7 +7,7 @@ use crate::features::{self, protocol};
 use crate::memory::{GuestMemory, Region};
 use crate::ring::RingAddresses;
 
-/// The status bits of the driver (virtio 1.3, 2.1).
+/// The bits of virtio's device status field that a driver sets (virtio 1.3, 2.1).
 pub(crate) mod status {
     pub const ACKNOWLEDGE: u8 = 1;
     pub const DRIVER: u8 = 2;
@@ -18,7 +18,7 @@ pub(crate) mod status {
 /// Number of entries in `virtio_uml`'s region table, unused entries included.
 const UML_REGIONS: usize = 2;
 
-/// The frontend that defines the order of requests in a handshake.
+/// The frontend whose order of requests a handshake follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// QEMU's vhost-user netdev: protocol features before `SET_OWNER`, call descriptors before the features and a

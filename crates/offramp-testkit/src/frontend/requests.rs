@@ -329,12 +329,12 @@ impl Frontend {
         self.tell(request::SET_CONFIG, &payload, &[])
     }
 
-    /// Sends `SET_STATUS` with the driver's status byte (virtio 1.3, 2.1).
+    /// Sends `SET_STATUS` with a value for virtio's device status field (virtio 1.3, 2.1).
     pub fn set_status(&self, status: u8) -> Result<(), PeerError> {
         self.tell_u64(request::SET_STATUS, status.into())
     }
 
-    /// Sends `GET_STATUS`, and returns the driver's status byte.
+    /// Sends `GET_STATUS`, and returns the value of virtio's device status field.
     pub fn get_status(&self) -> Result<u8, PeerError> {
         Ok(self.ask_u64(request::GET_STATUS)? as u8)
     }

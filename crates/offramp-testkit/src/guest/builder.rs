@@ -196,17 +196,17 @@ impl GuestBuilder {
         self
     }
 
-    /// Starts the device with a backend that listens at `path`.
+    /// Connects to the backend that listens at `path`, negotiates features, and starts the guest's rings.
     pub fn connect(&self, path: impl AsRef<Path>) -> Guest {
         self.over(Frontend::connect(path))
     }
 
-    /// Starts the device with a backend that connects to `listener`.
+    /// Waits for a backend that connects to `listener`, negotiates features, and starts the guest's rings.
     pub fn accept(&self, listener: &UnixListener) -> Guest {
         self.over(Frontend::accept(listener))
     }
 
-    /// Starts the device over a connection on which no message was sent yet.
+    /// Negotiates features over a connection on which no message was sent yet, and starts the guest's rings.
     pub fn over(&self, frontend: Frontend) -> Guest {
         Guest::new(self, frontend)
     }

@@ -15,7 +15,7 @@ use offramp_testkit::ring::RingAddresses;
 
 use super::{Chain, Device, FileRegion, Files};
 
-/// Length of the backend's sleep if it has no work.
+/// Duration of the backend's sleep if no message and no frame is waiting.
 const NAP: Duration = Duration::from_micros(50);
 /// Length of the header before a frame in bytes.
 const VNET_LEN: usize = 12;

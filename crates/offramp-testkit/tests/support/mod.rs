@@ -120,7 +120,7 @@ impl Chain {
     }
 }
 
-/// The device's state of a ring.
+/// The device's side of a ring: addresses, options and progress.
 pub struct Device {
     pub addresses: RingAddresses,
     pub size: u16,
@@ -239,7 +239,7 @@ impl Device {
         }
     }
 
-    /// Uses a batch in order, and reports only the last chain.
+    /// Uses a batch of chains as with `IN_ORDER`: writes a used entry or used descriptor for the last chain only.
     pub fn push_batch(&mut self, files: &Files, chains: &[Chain], len: u32) {
         let (last, skipped) = chains.split_last().expect("a batch");
         if self.packed {

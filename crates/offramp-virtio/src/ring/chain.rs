@@ -96,7 +96,7 @@ pub(super) struct Used {
     pub(super) written: u32,
 }
 
-/// The fetched and unused chains, in the order of the ring.
+/// The fetched chains in the order of the ring: taken chains, and from index `next` on the waiting chains.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(super) chains: Vec<Chain>,

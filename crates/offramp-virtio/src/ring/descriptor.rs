@@ -37,8 +37,8 @@ pub(super) fn indirect_table<D>(memory: &GuestMemory, addr: u64, len: u32) -> Re
     Ok((table, entries as u16))
 }
 
-/// Returns whether the index `event`, requested by the driver, was passed from `old` to `new` (`vring_need_event`;
-/// virtio 1.3, 2.7.7.2 and 2.7.10).
+/// Returns whether the ring's index, on its way from `old` to `new`, passed the index `event` that the driver requested
+/// (`vring_need_event`; virtio 1.3, 2.7.7.2 and 2.7.10).
 #[inline]
 pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)

@@ -1,4 +1,4 @@
-//! All cases of Linux' `gro` self-test, and the matrix measured on Linux 6.18.
+//! All cases of Linux' `gro` self-test, and further cases, with the results of Linux 6.18's GRO.
 
 use super::*;
 
@@ -36,7 +36,8 @@ fn a_shorter_segment_joins_and_closes() {
 fn a_single_byte_in_a_padded_frame_joins_without_its_padding() {
     let specs = tcp_run(&[100, 1]).into_iter().map(padded).collect::<Vec<_>>();
     assert_eq!((specs[1].padding, sizes(&specs)), (5, vec![101]));
-    // A tag was added to a padded frame. The minimum length applies to the data (IEEE 802.3 3.2.7).
+    // A tag was added to a padded frame: Ethernet's minimum length applies to the data after the tag (IEEE 802.3
+    // 3.2.7).
     assert_eq!(sizes(&with_all(specs, |_, spec| spec.tags = vec![0x81, 0, 0, 7])), [101]);
 }
 

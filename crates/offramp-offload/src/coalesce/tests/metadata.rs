@@ -1,4 +1,4 @@
-//! The metadata of an aggregate, and checksum fields that prevent coalescing.
+//! Tests of an aggregate's metadata, and of checksum fields that prevent coalescing.
 
 use super::*;
 use crate::meta::{PartialChecksum, Segmentation, SegmentationKind};
@@ -74,8 +74,8 @@ fn the_builder_writes_the_sums_that_etherparse_calculates() {
 #[test]
 fn a_checksum_field_that_segmenting_would_write_otherwise_stands_alone() {
     let mut frames: Vec<_> = tcp_run(&[100; 3]).iter().map(Spec::build).collect();
-    // Choose the second frame's last payload word such that all other words add up to 0xffff. So the checksum is 0,
-    // which can also be written as 0xffff.
+    // Choose the second frame's last payload word such that all words except the checksum field add up to 0xffff. So
+    // the checksum is 0, which can also be written as 0xffff.
     let layout = FrameLayout::parse(&frames[1], LengthFrom::Ip).unwrap();
     let frame = &mut frames[1];
     let (field, word) = (layout.transport_start + 16, layout.packet_end - 2);
@@ -94,8 +94,8 @@ fn a_checksum_field_that_segmenting_would_write_otherwise_stands_alone() {
 
 #[test]
 fn an_ipv4_checksum_field_that_segmenting_would_write_otherwise_stands_alone() {
-    // The second frame's ID makes its header add up to 0xffff. So the checksum is 0, which can also be written as
-    // 0xffff.
+    // The second frame's ID makes the words of its IPv4 header, without the checksum field, add up to 0xffff. So the
+    // checksum is 0, which can also be written as 0xffff.
     let without_id = with(tcp_run(&[100; 3]), 1, |spec| spec.id = 0)[1].build();
     let id = u16::from_be_bytes([without_id[24], without_id[25]]);
     let mut frames: Vec<_> =

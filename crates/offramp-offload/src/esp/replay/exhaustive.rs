@@ -1,12 +1,12 @@
-//! Compares the anti-replay window with a set of all accepted numbers. Tries every history of a few packets, in windows
-//! of a few numbers, around every border of words and subspaces.
+//! Compares the anti-replay window with a set of all accepted numbers. Tries every sequence of a few packets, in
+//! windows of a few numbers, near the borders of the ring's 64-bit words and near multiples of 2³².
 
 use super::*;
 use std::collections::BTreeSet;
 
-/// Number of packets in a history.
+/// Number of packets received after the start.
 const PACKETS: usize = if cfg!(miri) { 2 } else { 4 };
-/// Starts of a history: the highest number treated as received.
+/// The numbers at which a window starts: the highest number treated as received.
 const STARTS: [u64; 15] =
     [0, 1, 2, 5, 62, 63, 64, 65, 127, 128, (1 << 32) - 3, (1 << 32) - 1, (1 << 32) + 1, (7 << 32) + 2, u64::MAX - 2];
 /// Distances from the start to the next packet's number.
@@ -52,7 +52,7 @@ impl Slow {
     }
 }
 
-/// Continues the history with every possible next packet.
+/// Compares both windows at every possible next packet, and then recursively at the packets after it.
 fn every_history(fast: &ReplayWindow, slow: &Slow, packets: usize) {
     for distance in DISTANCES {
         let number = (i128::from(slow.start) + distance) as u64;
@@ -77,7 +77,7 @@ fn every_history(fast: &ReplayWindow, slow: &Slow, packets: usize) {
 fn every_history_of_four_packets_in_a_window_of_up_to_five_numbers_is_judged_as_by_a_set() {
     for len in 1..=5 {
         for (start, is_extended) in STARTS.into_iter().flat_map(|start| [(start, false), (start, true)]) {
-            // Without extended numbers, the last number has 32 bits.
+            // Without extended numbers, no number exceeds 32 bits.
             if !is_extended && start > u64::from(u32::MAX) {
                 continue;
             }

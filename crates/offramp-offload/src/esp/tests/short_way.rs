@@ -1,4 +1,4 @@
-//! Compares the fast paths for usual packets with the general path.
+//! Compares the fast paths for frequent header layouts with the general path.
 
 use super::*;
 use crate::esp::{EspPacket, OutboundSa};
@@ -70,7 +70,8 @@ proptest! {
         let mut clear = frame(is_ipv6, is_udp, is_tagged, &[1; 40][..options * 4], &payload);
         let layout = FrameLayout::parse(&clear, LengthFrom::Ip).unwrap();
         clear.extend(vec![0xaa; padded]);
-        // The layout can contradict the packet, and the code that opens a packet must handle such a layout.
+        // With another `protocol`, the sealed packet has a next header that contradicts its contents. The code that
+        // opens packets must handle such a packet.
         let layout = FrameLayout { protocol: protocol.unwrap_or(layout.protocol), ..layout };
         let (mut short, mut any) = senders(&config);
 

@@ -22,7 +22,7 @@ impl fmt::Display for Shown {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct XfrmError {
-    /// Line of the word, or of the first word of the state or policy. Lines are counted from 1.
+    /// Number of the line with the faulty word, or with the first word of the faulty state or policy, counted from 1.
     pub line: usize,
     /// Fault in this line.
     pub fault: Fault,

@@ -42,7 +42,7 @@ impl Direction {
 /// An association for the adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Association {
-    /// Line of the association's state, counted from 1.
+    /// Number of the line at which the association's state begins in the parsed text, counted from 1.
     pub line: usize,
     /// Direction of the packets.
     pub direction: Direction,
@@ -150,7 +150,7 @@ fn direction_of(policy: &XfrmPolicy) -> Direction {
     }
 }
 
-/// Returns true for a policy whose template names the state (Linux `xfrm_state_find`, `xfrm_state_ok`).
+/// Returns true for a policy whose template matches the state (Linux `xfrm_state_find`, `xfrm_state_ok`).
 fn is_for(policy: &XfrmPolicy, state: &XfrmState) -> bool {
     policy.template.is_some_and(|template| fits(&template, policy, state))
 }

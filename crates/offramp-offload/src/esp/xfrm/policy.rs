@@ -38,7 +38,7 @@ pub enum PolicyAction {
 /// A policy, with the fields of Linux.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XfrmPolicy {
-    /// First line of the policy, counted from 1.
+    /// Number of the line at which the policy begins in the parsed text, counted from 1.
     pub line: usize,
     /// Direction of the packets.
     pub direction: PolicyDirection,

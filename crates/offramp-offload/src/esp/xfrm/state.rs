@@ -29,7 +29,7 @@ const NO_USE: &str = "a lifetime counts from the beginning of an association, no
 /// A state, with the fields of Linux.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XfrmState {
-    /// First line of the state, counted from 1.
+    /// Number of the line at which the state begins in the parsed text, counted from 1.
     pub line: usize,
     /// Source address of the packets.
     pub source: IpAddr,
@@ -37,7 +37,8 @@ pub struct XfrmState {
     pub destination: IpAddr,
     /// Number with which a policy's template names the state (reqid). 0 means no number.
     pub reqid: u32,
-    /// Direction of the packets on the machine of the state, if the text contains a direction (`dir`, `offload`).
+    /// Direction of the packets on the machine to which the state belongs, if the text contains a direction (`dir`,
+    /// `offload`).
     pub direction: Option<Direction>,
     /// Flags, with different meanings for sender and receiver.
     pub flags: StateFlags,
@@ -66,7 +67,7 @@ pub struct StateFlags {
     pub tfc_padding_len: u32,
 }
 
-/// The origin of the words.
+/// The origin of the parsed words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// The words are a command for `ip`.
@@ -204,7 +205,8 @@ impl Draft {
 
     fn take_integrity(&mut self, kind: Word, words: &mut Words, form: Form) -> Result<(), XfrmError> {
         let name = words.required("the name of a hash")?;
-        // Bits of the check value: Linux' default without auth-trunc (xfrm_algo.c), and the length in the suites.
+        // Lengths of the check value in bits: Linux' default without auth-trunc (xfrm_algo.c), and the length in the
+        // adapter's suites.
         let (hmac, default_bits, suite_bits) = match name.text {
             "hmac(sha1)" | "sha1" => (Hmac::Sha1, 96, 96),
             "hmac(sha256)" | "sha256" => (Hmac::Sha256, 96, 128),

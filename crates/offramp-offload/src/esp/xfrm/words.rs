@@ -37,7 +37,8 @@ pub(super) struct Word<'a> {
     pub line: usize,
     /// True for the first word of its line.
     pub starts_line: bool,
-    /// True if no earlier word of the statement can precede a key.
+    /// True if this word cannot be part of a key: the statement starts with an expected word, and no earlier word of
+    /// the statement can precede a key.
     pub is_open: bool,
 }
 
@@ -354,7 +355,7 @@ impl<'a> Words<'a> {
         }
         self.skip_options();
         if self.at + 4 < self.words.len() && self.take("netns") && self.take("exec") {
-            // A command in another namespace continues with the namespace's name and the command.
+            // The namespace's name and a command follow `netns exec`.
             self.next();
             return self.xfrm_object();
         }
