@@ -91,7 +91,7 @@ const fn name(offload: Offloads, names: [&'static str; 4], virtio_bits: u64, tun
 }
 
 impl Offloads {
-    /// AccECN in both directions.
+    /// The AccECN offloads of transmit and receive.
     pub const ACCECN: Self = Self::TSO_ACCECN.union(Self::RSC_ACCECN);
     /// All offloads except AccECN, whose virtio bits are not ratified: the default offloads of a port.
     pub const RATIFIED: Self = Self::all().difference(Self::ACCECN);

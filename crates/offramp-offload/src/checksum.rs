@@ -248,15 +248,15 @@ pub fn kernel_name() -> &'static str {
     kernel::active().name
 }
 
-/// Selects the portable kernel from now on. Benchmarks that count instructions call this function, because the number
-/// of instructions must not depend on the processor.
+/// Selects the portable compute kernel for all further sums of this process. Benchmarks that count instructions call
+/// this function, because the number of instructions must not depend on the processor.
 #[doc(hidden)]
 pub fn use_portable_kernel() {
     kernel::activate(kernel::portable());
 }
 
 /// Computes the checksum by the definition: adds big-endian words one by one (RFC 1071 section 1). The code is slow and
-/// obvious, a reference for every kernel.
+/// obvious, a reference for every compute kernel.
 #[cfg(test)]
 fn oracle(bytes: &[u8]) -> u16 {
     let mut total: u128 = 0;

@@ -35,7 +35,8 @@
 //! aggregate with equal IDs writes increasing IDs. (RFC 6864 4.1: the ID of a datagram with DF set has no meaning.)
 //! Only for equal IDs does segmentation not return the original bytes.
 //!
-//! When every slot of the flow table is in use, the coalescer delivers the oldest flow to free that flow's slot.
+//! When every slot of the flow table is in use, the coalescer delivers the aggregate of the oldest flow, and a new flow
+//! gets its slot.
 
 mod flow;
 mod head;
@@ -84,7 +85,7 @@ pub struct CoalesceConfig {
     /// Maximum time to hold an aggregate after the arrival of its first frame, in nanoseconds. If the value is 0, the
     /// caller must call [`Coalescer::flush`] at the end of each batch.
     pub hold_ns: u64,
-    /// Mark in the metadata of a frame with correct checksums.
+    /// The mark that a frame with correct checksums gets in its metadata.
     pub rx_csum: RxCsum,
 }
 
@@ -218,7 +219,7 @@ impl Coalescer {
         }
     }
 
-    /// Delivers the flows held for `hold_ns` or longer.
+    /// Delivers the aggregates held for `hold_ns` or longer.
     pub fn flush_expired(&mut self, now_ns: u64, out: &mut impl Sink) {
         while let Some(slot) = self.table.oldest() {
             if self.deadline_ns(slot) > now_ns {
@@ -278,8 +279,8 @@ impl Coalescer {
         }
     }
 
-    /// Closes the aggregate of a flow after a frame that ended the aggregate, or that could not be coalesced with the
-    /// aggregate.
+    /// Delivers a flow's aggregate after a frame that completed the aggregate, or that could not be coalesced with it.
+    /// A frame that was not coalesced then starts a new aggregate or is delivered alone.
     #[inline(never)]
     fn settle(
         &mut self,

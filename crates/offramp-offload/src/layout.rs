@@ -36,7 +36,7 @@ const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 pub const PROTOCOL_TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
-/// IPv6 next header of a fragment header.
+/// Value of the next-header field before an IPv6 fragment header.
 pub const NEXT_HEADER_FRAGMENT: u8 = 44;
 /// Length of the fragment header in each fragment of an IPv6 packet, in bytes (RFC 8200 4.5).
 pub const IPV6_FRAGMENT_HEADER_LEN: usize = 8;

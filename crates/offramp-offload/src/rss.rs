@@ -316,7 +316,7 @@ mod tests {
     use proptest::prelude::*;
     use std::net::IpAddr;
 
-    /// Hashes by the definition, bit by bit: the key window shifts by one bit per input bit.
+    /// Computes the hash by the definition, bit by bit: the key window shifts by one bit per input bit.
     fn oracle(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
         let mut hash = 0;
         for bit in 0..input.len() * 8 {

@@ -219,9 +219,9 @@ impl Segmenter {
         count
     }
 
-    /// Returns the headers of at most `count` next frames. Returns fewer headers if a later frame has another shape.
-    /// Returns `None` if the frame is not segmented, for IP fragments, and if the headers are too long or the frames
-    /// too short. [`Segmenter::write_run`] writes those frames.
+    /// Returns the headers of at most `count` next frames. Returns the headers of fewer frames if a later frame has
+    /// another length or other TCP flags. Returns `None` if the frame is not segmented, for IP fragments, and if the
+    /// headers are too long or the frames too short. [`Segmenter::write_run`] writes those frames.
     ///
     /// The caller must report the number of frames written with these headers to [`Segmenter::pass`].
     pub(crate) fn heads(&mut self, frame: &Frame<'_>, count: usize) -> Option<Heads> {
@@ -232,7 +232,7 @@ impl Segmenter {
         }
     }
 
-    /// Continues after the next `count` frames of [`Segmenter::heads`].
+    /// Records that the caller has written the next `count` frames, with the headers from [`Segmenter::heads`].
     pub(crate) fn pass(&mut self, count: usize) {
         self.frames_left -= count;
         if let Work::Segment(super_frame) = &mut self.work {

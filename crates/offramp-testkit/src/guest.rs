@@ -23,7 +23,7 @@ use crate::ring::{RingOptions, Virtqueue};
 /// Base of an unused packed ring: the two positions are 0, and the two wrap counters are 1.
 const PACKED_BASE_AT_FIRST: u32 = 0x8000_8000;
 
-/// A guest with a started device.
+/// A guest with negotiated features and started rings.
 #[derive(Debug)]
 pub struct Guest {
     memory: GuestMemory,

@@ -41,7 +41,7 @@ impl RegionSpec {
     }
 }
 
-/// A region of guest memory: a guarded part of the address space, with a separate file.
+/// A region of guest memory: a separate mapped file, with unmapped guards before and after it in the address space.
 #[derive(Debug)]
 pub struct Region {
     spec: RegionSpec,

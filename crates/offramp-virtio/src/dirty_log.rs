@@ -27,7 +27,7 @@ impl DirtyLog {
     }
 
     /// Marks the pages of a write of `len` bytes at the guest-physical address `guest`. Pages beyond the log are
-    /// ignored, because the monitor made the log too short.
+    /// ignored, because the virtual machine monitor made the log too short.
     pub fn mark(&self, guest: u64, len: u64) {
         if len == 0 {
             return;

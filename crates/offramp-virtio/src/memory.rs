@@ -1,4 +1,4 @@
-//! A guest's memory: regions of files shared by the guest's monitor.
+//! A guest's memory: regions of files shared by the guest's virtual machine monitor.
 //!
 //! No Rust reference into guest memory exists, because another processor can write every byte at any time. Bytes are
 //! copied between guest memory and private memory. Each value that affects the device is read exactly once.

@@ -1,10 +1,10 @@
 //! Notifications by eventfd: calls to the driver, and kicks from the driver.
 //!
-//! The driver's monitor creates these file descriptors, and can make them blocking at any time, because the monitor and
-//! this process share the flag `O_NONBLOCK`. On a blocking descriptor, a `read` would wait for a kick, and a `write`
-//! would wait for room in a counter filled by the monitor. So kicks are read with `RWF_NOWAIT`. Writes to an eventfd do
-//! not support `RWF_NOWAIT`. Instead, the kernel signals the eventfd at the end of an asynchronous read of zero bytes
-//! (`io_submit(2)`), without waiting.
+//! The virtual machine monitor creates these file descriptors, and can make them blocking at any time, because the
+//! monitor and this process share the flag `O_NONBLOCK`. On a blocking descriptor, a `read` would wait for a kick, and
+//! a `write` would wait for room in a counter filled by the monitor. So kicks are read with `RWF_NOWAIT`. Writes to an
+//! eventfd do not support `RWF_NOWAIT`. Instead, the kernel signals the eventfd at the end of an asynchronous read of
+//! zero bytes (`io_submit(2)`), without waiting.
 
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -174,7 +174,8 @@ impl Event {
     }
 }
 
-/// A sender of notifications to the driver, or to its monitor. A sender without a descriptor sends nothing.
+/// A sender of notifications to the driver, or to the virtual machine monitor. A sender without a descriptor sends
+/// nothing.
 #[derive(Debug, Default)]
 pub struct CallNotifier(Option<Event>);
 

@@ -100,11 +100,11 @@ pub struct RingOptions {
     pub event_idx: bool,
     /// True if `INDIRECT_DESC` was negotiated.
     pub indirect: bool,
-    /// Writer of the buffers.
+    /// The side that writes the buffers: driver, device or both.
     pub direction: Direction,
 }
 
-/// The writer of the buffers in a ring's chains.
+/// The side that writes the buffers in a ring's chains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// The driver writes all buffers, in a transmit ring.

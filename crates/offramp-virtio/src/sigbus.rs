@@ -1,10 +1,10 @@
 //! Handling of mapped memory that was removed from the mapped file.
 //!
-//! A monitor shares memory as files, and can make a file shorter than the mapping of the file in this process. An
-//! access to a removed page raises `SIGBUS`. By default, `SIGBUS` ends the process, including the service of all other
-//! guests. A huge page that is missing from the pool at the first access to the page has the same effect. This handler
-//! replaces the whole mapping by zero pages and signals the device's alarm, so that the device's owner can drop the
-//! guest. Every other `SIGBUS` is passed to the previous action.
+//! A virtual machine monitor shares memory as files, and can make a file shorter than the mapping of the file in this
+//! process. An access to a removed page raises `SIGBUS`. By default, `SIGBUS` ends the process, including the service
+//! of all other guests. A huge page that is missing from the pool at the first access to the page has the same effect.
+//! This handler replaces the whole mapping by zero pages and signals the device's alarm, so that the device's owner can
+//! drop the guest. Every other `SIGBUS` is passed to the previous action.
 //!
 //! The handler can interrupt any code. So the handler uses only atomics, `mmap`, `write` and `sigaction`, and neither
 //! locks nor allocates.

@@ -1,11 +1,12 @@
-//! With rings of arbitrary bytes, no device accesses bytes outside the guest's memory.
+//! Tests that a device with rings of arbitrary bytes accesses no bytes outside the guest's memory.
 
 mod ring_bytes;
 
 use std::fs;
 use std::path::Path;
 
-/// A number generator without a crate (xorshift64*). The numbers only have to differ.
+/// A pseudo-random number generator (xorshift64*), so that the test needs no further crate. The numbers only have to
+/// differ.
 struct Numbers(u64);
 
 impl Numbers {

@@ -3,7 +3,7 @@
 use offramp_offload::esp::{Arrival, EspPacket, InboundSa, OutboundSa, SaConfig, SecretKey, Suite};
 use offramp_offload::frame::Frame;
 
-/// Name of the reference: the AEAD without ESP, on the bytes encrypted by ESP.
+/// Name of the reference row: the AEAD without ESP, on the bytes encrypted by ESP.
 pub const RAW_AEAD: &str = "raw aead";
 
 /// Returns the suite with this name.

@@ -28,8 +28,8 @@ const IP_HEADERS_LEN: usize = 34;
 /// Offset of the encrypted bytes in a sealed frame. The raw AEAD starts at the same offset, so that the two contenders
 /// have the same alignment.
 const BODY_AT: usize = IP_HEADERS_LEN + 16;
-/// Distance between frames in the transmit buffer, bytes. The distance is a multiple of a cache line, with room for the
-/// added headers.
+/// Distance between the starts of two consecutive frames in the transmit buffer, bytes. The distance is a multiple of a
+/// cache line, with room for the added headers.
 const SLOT: usize = 1536;
 
 /// Measures the operations of this file.

@@ -1,4 +1,4 @@
-//! The Internet checksum, with and without a copy in the same pass.
+//! Benchmarks of the Internet checksum, with and without a copy in the same pass.
 
 use std::hint::black_box;
 
@@ -10,7 +10,7 @@ use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
 const BUFFER_LEN: usize = 1 << 17;
 /// Offset of messages from a cache line's boundary, equal to the offset after a large `malloc`.
 const START: usize = 16;
-/// Name of the limit: a read that no checksum can outperform.
+/// Name of the row with the limit: a plain read of the message. No checksum can be faster.
 const READ: &str = "limit_read";
 
 /// Lengths of messages for a checksum without copy, bytes.

@@ -1,4 +1,5 @@
-//! The frames for segmentation and coalescing: TCP over IPv4 with timestamps, 45 segments of 1448 bytes.
+//! The frames for the benchmarks of segmentation and coalescing: TCP over IPv4 with timestamps, 45 segments of 1448
+//! bytes.
 
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;

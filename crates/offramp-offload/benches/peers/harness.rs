@@ -11,7 +11,7 @@ pub const OURSELVES: &str = "offramp";
 /// Name of the reference row in the tables.
 pub const REFERENCE: &str = "limit_memcpy";
 
-/// An allocator that counts every allocation of the process, offramp's and the peers'.
+/// An allocator that counts every allocation of the process, by offramp and by the libraries compared with it.
 pub struct CountingAllocator;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,5 @@
-//! Receive coalescing: coalesces frames from the wire into contiguous super-frames, with verification and flow look-up.
+//! Benchmark of receive coalescing: frames from the wire become contiguous super-frames, with verification and flow
+//! look-up.
 
 use crate::frames::{HEADERS_LEN, LINK_HEADER_LEN, MSS, SEGMENTS, data, frame};
 use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
@@ -9,7 +10,7 @@ use offramp_offload::meta::RxMeta;
 use std::hint::black_box;
 
 const FRAME_LEN: usize = HEADERS_LEN + MSS;
-/// Distance between frames in the receive buffer in bytes, a multiple of a cache line.
+/// Distance between the starts of two consecutive frames in the receive buffer in bytes, a multiple of a cache line.
 const SLOT: usize = FRAME_LEN.next_multiple_of(64);
 /// TCP flags of the frames: ACK.
 const FLAGS: u8 = 0x10;

@@ -1,4 +1,4 @@
-//! Large send: segments a 64 KiB super-frame into 45 complete frames in transmit buffers.
+//! Benchmark of large send: a 64 KiB super-frame becomes 45 complete frames in transmit buffers.
 
 use crate::frames::{
     CHECKSUM_OFFSET, CHECKSUM_START, HEADER_LEN, HEADERS_LEN, LINK_HEADER_LEN, MSS, SEGMENTS, data, partial_frame,
@@ -9,7 +9,7 @@ use offramp_offload::meta::{ChecksumState, PartialChecksum, Segmentation, Segmen
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use std::hint::black_box;
 
-/// Distance between frames in the transmit buffer in bytes, a multiple of a cache line.
+/// Distance between the starts of two consecutive frames in the transmit buffer in bytes, a multiple of a cache line.
 const SLOT: usize = (HEADERS_LEN + MSS).next_multiple_of(64);
 /// Sequence number of the first segment.
 const SEQUENCE: u32 = 1000;

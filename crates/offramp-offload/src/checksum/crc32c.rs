@@ -9,7 +9,7 @@ pub(crate) const SCTP_CHECKSUM_OFFSET: usize = 8;
 pub(crate) const SCTP_HEADER_LEN: usize = 12;
 /// Castagnoli's polynomial, with the lowest coefficient in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
-/// Bytes processed per step.
+/// Number of bytes that [`update`] processes per step.
 const STEP_LEN: usize = 8;
 
 /// Table of remainders: `TABLES[n][byte]` is the remainder of `byte` followed by `n` zero bytes.

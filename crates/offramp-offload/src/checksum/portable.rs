@@ -1,11 +1,11 @@
-//! The sum in portable Rust, for short messages and for processors without a special kernel.
+//! The sum in portable Rust, for short messages and for processors without AVX2.
 
 use core::ptr;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Length of the words that the sum adds, in bytes.
 const WORD: usize = size_of::<u64>();
-/// Bytes added by one carry chain before the end-around carry.
+/// Number of bytes added in one chain of additions with carry, before the end-around carry.
 const CHAIN: usize = 4 * WORD;
 /// Length of a block in bytes. [`copy_and_sum`] copies a block, and then computes the block's sum. A block fits into
 /// any first-level cache. For a copy as short as a block, the C library does not use `rep movsb`. On Zen 4, `rep movsb`

@@ -1,4 +1,4 @@
-//! The kernels that compute the sum with AVX2 and AVX-512.
+//! The compute kernels for processors with AVX2 or AVX-512.
 //!
 //! A word with a flipped top bit, read as a signed number, is the word minus 2¹⁵. `vpmaddwd` multiplies such words by
 //! one and adds adjacent pairs of a whole vector. `vpdpwssd` also accumulates the result. The correction for the
@@ -25,7 +25,7 @@ const YMM: usize = 32;
 const XMM: usize = 16;
 /// Number of independent accumulators. Four hide the latency of an accumulation, four cycles, at one vector per cycle.
 const UNROLL: usize = 4;
-/// Number by which a flip of the top bit decreases a word.
+/// Difference between a word and the signed number that remains after a flip of the word's top bit.
 const BIAS_PER_WORD: u32 = 1 << 15;
 
 /// Returns the number by which flipping the top bit of each word decreases the sum of `bytes` bytes, modulo 2³².
@@ -155,7 +155,7 @@ macro_rules! avx512_kernel {
                 }
             }
 
-            /// One vector of a head.
+            /// One of the two 512-bit vectors that hold a head.
             struct HeadBlock {
                 bytes: __m512i,
                 /// For each 16-bit word of the vector: the index of the [`HeadWords`] word that replaces it.

@@ -65,7 +65,7 @@ pub(super) struct Flow {
     segments_max: u16,
     /// Payload length of every frame except the last, bytes.
     size: u16,
-    /// Payload length of the last frame, bytes. The value is valid once the last frame has arrived.
+    /// Payload length of the last frame, bytes. Equals `size` until a frame completes the aggregate.
     size_last: u16,
     /// IPv4 ID of the first frame, 0 for IPv6.
     id: u16,
@@ -79,7 +79,7 @@ pub(super) struct Flow {
     pub(super) is_in_place: bool,
     /// Offset of the flow's buffer in the memory of all buffers.
     buffer_start: usize,
-    /// Capacity of the buffer, bytes.
+    /// Maximum length of the aggregate in bytes, link header included.
     len_max: usize,
     hash: Option<u32>,
     /// Arrival time of the first frame, nanoseconds.

@@ -5,8 +5,8 @@ use super::suite::{AesKey, TAG_LEN};
 use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use aws_lc_rs::error::Unspecified;
 
-/// Maximum length of a packet that is copied before AES-GCM encrypts the packet, bytes. For longer packets, the trailer
-/// is passed separately, at a small cost.
+/// Maximum length of clear bytes that are first copied to the output buffer and then encrypted there with AES-GCM. For
+/// more bytes, the library gets the trailer in a separate buffer, at a small cost.
 const GCM_COPIED_LEN_MAX: usize = 512;
 
 /// The built-in cipher library.
@@ -42,7 +42,7 @@ impl CipherLibrary for AwsLc {
 
 struct Key {
     key: LessSafeKey,
-    /// Maximum length of a packet that is copied to `out` before the cipher encrypts the packet, bytes.
+    /// Maximum length of clear bytes that [`Aead::seal_from`] copies to `out` and encrypts there.
     copied_len_max: usize,
 }
 

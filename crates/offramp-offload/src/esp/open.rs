@@ -397,8 +397,9 @@ impl InboundSa {
         self.seen.spent.take_pending()
     }
 
-    /// Opens a frame in place. The order is: replay check, integrity check and decryption, window update, headers (RFC
-    /// 4303 3.4). After the call, `frame` is the clear frame, inside the bytes of the sealed frame.
+    /// Opens a frame in place. The steps are replay check, integrity check and decryption, window update, and removal
+    /// of ESP header and trailer (RFC 4303 3.4). After the call, `frame` is the clear frame, inside the bytes of the
+    /// sealed frame.
     ///
     /// # Errors
     /// Returns the reason to refuse the packet. After an error, the frame's bytes are unspecified. The anti-replay

@@ -8,8 +8,8 @@ use crate::layout::{FrameLayout, Malformed};
 use crate::meta::SegmentationKind;
 use crate::segment::{Refused, SegmentPolicy, Segmenter};
 
-/// Number of clear bytes written before the next sealing step. These bytes fill a third of a first-level cache of 48
-/// KiB, so the bytes stay in the cache.
+/// Number of clear bytes that are segmented before the same bytes are sealed. These bytes fill a third of a first-level
+/// cache of 48 KiB, so they stay in the cache.
 const CHUNK_LEN: usize = 16 * 1024;
 
 /// The reason to refuse a super-frame.
@@ -135,12 +135,12 @@ impl SealedSegments {
     }
 
     /// Seals the next frames of equal length into the slots of `stride` bytes in `out`, each to the front of its slot.
-    /// Stops at the last slot or at the first frame of another length. Returns no frames after the last frame.
+    /// Stops at the last slot or at the first frame of another length. Returns an empty run after the last frame.
     ///
     /// Writes the same frames as one call of [`SealedSegments::write_next`] per frame, but is faster, because the
     /// payload is encrypted directly from `frame` into `out`. The function writes each segment's headers and trailer
-    /// into `frame` next to the segment's payload, over payload that is already sealed. After the call, the sealed
-    /// payload in `frame` is undefined, and all other bytes of `frame` are unchanged.
+    /// into `frame` next to the segment's payload, over payload that is already sealed. After the call, payload bytes
+    /// in `frame` that were sealed can have any value. All other bytes of `frame` are unchanged.
     ///
     /// # Errors
     /// Returns an error if the association refuses the frames or a slot is too short. After an error, no frame was

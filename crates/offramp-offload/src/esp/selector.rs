@@ -87,7 +87,8 @@ impl Selector {
     /// ports, and a protocol named only in another fragment, are treated as matching (RFC 4301 7). A packet that
     /// possibly matches must not be sent unencrypted.
     ///
-    /// A receiver can accept a frame without layout, so such a frame is matched by its addresses only.
+    /// An IP stack can accept a frame that this crate's parser refuses. So a frame without layout is matched by its
+    /// addresses only.
     pub fn may_match(&self, frame: &Frame<'_>) -> bool {
         let Ok((bytes, layout)) = frame.parts() else { return self.may_match_malformed(frame.bytes()) };
         if !layout.fragment {

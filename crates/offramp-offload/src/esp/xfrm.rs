@@ -56,7 +56,7 @@ impl XfrmConfig {
         Ok(())
     }
 
-    /// Executes a command.
+    /// Applies a command to the states and policies.
     fn run(&mut self, words: &mut Words) -> Result<(), XfrmError> {
         let Some(object) = words.xfrm_object()? else { return Ok(()) };
         let command = words.required("a command, such as add")?;

@@ -430,7 +430,7 @@ impl Heads {
     }
 
     /// Writes the last `count` bytes of the headers to the end of `place`. After the call, the other bytes of `place`
-    /// are undefined, because a `count` of at most 32 is copied as one block of 32 bytes.
+    /// can have any value, because a `count` of at most 32 is copied as one block of 32 bytes.
     #[inline]
     pub(crate) fn copy_last_to(&self, place: &mut [u8], count: usize) {
         const USUAL: usize = 32;

@@ -1,4 +1,4 @@
-//! Repair of a super-frame's headers, for a receiver of the whole frame.
+//! Repair of a super-frame's headers, for a receiver that gets the super-frame unsegmented.
 
 use crate::checksum::{ipv4_header_is_good, pseudo_header, sum};
 use crate::frame::Frame;

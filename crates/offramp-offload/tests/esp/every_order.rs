@@ -1,4 +1,4 @@
-//! Associations shared by several threads, with every interleaving of the threads.
+//! Tests of associations shared by several threads, with every interleaving of the threads.
 
 use crate::bench::{clear, config, esp_of, gcm, pair, seal};
 use loom::thread;

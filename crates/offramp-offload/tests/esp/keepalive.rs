@@ -1,4 +1,4 @@
-//! NAT-keepalives (RFC 3948 2.3), read with independent parsers.
+//! Tests of NAT-keepalives (RFC 3948 2.3), parsed with `etherparse`.
 
 use crate::bench::{arrival_of, clear, config, gcm, modes, seal};
 use crate::support::addresses;

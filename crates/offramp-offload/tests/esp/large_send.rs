@@ -1,4 +1,4 @@
-//! Large send with ESP gives the same frames as segmentation followed by sealing of each segment.
+//! Tests that large send with ESP gives the same frames as segmentation followed by sealing of each segment.
 
 use crate::bench::{config, every_config, gcm, layout, open, pair, seal};
 use crate::support::packet::{CWR, Checksum, FIN, PSH, Packet};

@@ -1,4 +1,4 @@
-//! Every invalid packet is refused with the correct reason.
+//! Tests that every invalid packet is refused with the correct reason.
 
 use crate::bench::{
     SPI, address, arrival_of, clear, config, esp_of, every_config, gcm, key, layout, modes, open, pair, seal,
@@ -277,7 +277,8 @@ proptest! {
     }
 }
 
-/// Builds a packet with NULL and HMAC-SHA-256 in the test, as another implementation could.
+/// Builds a packet with NULL encryption and HMAC-SHA-256 around any `body`, without the sealing code. Returns the
+/// receiver and the packet.
 fn handmade(mode: Mode, body: &[u8]) -> (InboundSa, Vec<u8>) {
     let suite = Suite::by_name("null-sha256").unwrap();
     let config = SaConfig { mode, ..config(suite) };

@@ -1,4 +1,4 @@
-//! Each sealed frame opens to the original frame.
+//! Tests that each sealed frame opens to the original frame.
 
 use crate::bench::{SPI, clear, config, esp_of, every_config, gcm, layout, modes, open, open_whole, pair, seal};
 use crate::support::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, ROUTING};
@@ -96,7 +96,7 @@ fn ivs_of_cbc_differ_from_packet_to_packet_and_from_association_to_association_o
 
 #[test]
 fn packets_of_a_bare_ip_header_come_through() {
-    /// Protocol number for experiments (RFC 3692 2.1), with unknown payload.
+    /// Protocol number for experiments (RFC 3692 2.1), so that no code parses the payload.
     const PROTOCOL: u8 = 253;
     for config in every_config() {
         let (mut sender, mut receiver) = pair(&config);

@@ -1,4 +1,4 @@
-//! Associations shared by several threads.
+//! Tests of associations shared by several threads.
 
 use crate::bench::{clear, config, esp_of, gcm, open_whole, pair, seal};
 use offramp_offload::esp::{

@@ -1,4 +1,4 @@
-//! The outer header of a tunnel, and the effects of congestion marks.
+//! Tests of a tunnel's outer header, and of the effects of congestion marks.
 
 use crate::bench::{address, clear, config, gcm, layout, open, pair, seal};
 use crate::support::packet::{DF, Packet};

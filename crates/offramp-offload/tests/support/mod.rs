@@ -37,7 +37,7 @@ pub fn difference(kernel: &[u8], ours: &[u8]) -> Option<String> {
     ))
 }
 
-/// Formats bytes as hexadecimal numbers.
+/// Formats bytes as hexadecimal numbers, separated by spaces.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }

@@ -70,7 +70,7 @@ pub struct SplitDriver {
     avail_idx: u16,
     /// Published available index.
     published_idx: u16,
-    /// Number of entries that the driver has read from the used ring.
+    /// Used index up to which the driver has read the used ring.
     seen_used: u16,
     /// Used chains that the driver has read from the ring and that are not taken yet. Taking a chain frees the chain's
     /// ID and descriptors.

@@ -46,9 +46,9 @@ pub(crate) struct Ring {
     descriptors: NonNull<Descriptor>,
     available: NonNull<u16>,
     used: NonNull<u16>,
-    /// Number of entries read from the available ring.
+    /// Index of the next entry to read from the available ring, counted modulo 65536.
     next_available: u16,
-    /// Number of entries of the used ring visible to the driver.
+    /// Used index that the driver sees.
     published: u16,
     /// Used chains not yet visible to the driver.
     staged: Vec<Used>,

@@ -1,5 +1,5 @@
 //! Tests of ring arithmetic without memory, and of the rings' reaction to a driver that does not wait. Integration
-//! tests check whole rings with a driver that shares no code with the rings (`tests/vhost_*.rs`).
+//! tests check whole rings with a driver that shares no code with the rings (`tests/vhost_*.rs` of `offramp-ports`).
 
 use super::chain::TAKEN_MAX;
 use super::descriptor::{NEXT, WRITE, need_event};

@@ -1,4 +1,4 @@
-//! Packed rings started in mid-operation: bases, laps and inflight regions.
+//! Tests of packed rings that start in the middle of operation: bases, laps and inflight regions.
 
 use super::*;
 use crate::inflight::Region;
