@@ -27,7 +27,7 @@ const SAMPLES: usize = 301;
 const FRAME_LEN: usize = 60;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Start of the frame in its buffer: aligned to a cache line, with room for a tag before it.
+/// Start of the frame in its buffer: aligned to a cache line, with room for a tag before the frame.
 const FRAME_AT: usize = 64;
 /// Length of a host's header for a received frame (virtio 1.3, 5.1.6).
 const HEADER_LEN: usize = 12;

@@ -120,7 +120,8 @@ fn loss_of(refused: Refused) -> Loss {
 
 fn loss_of_sealing(refused: SealRefused) -> Loss {
     match refused {
-        // Unreachable: frames other than IP are never sealed, and the buffers of a wire with room are large enough.
+        // `NotIp` and `NoRoom` are unreachable: frames other than IP are never sealed, and the buffers of a wire with
+        // room are large enough.
         SealRefused::NotIp => Loss::Malformed,
         SealRefused::TooLong | SealRefused::NoRoom => Loss::TooLong,
         SealRefused::Fragment => Loss::EspFragment,

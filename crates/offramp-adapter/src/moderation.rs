@@ -1,10 +1,11 @@
 //! Interrupt moderation: decides when waiting frames interrupt the host.
 //!
-//! A plain adapter interrupts for every received frame and every transmit completion (M11). Fewer interrupts cost less
-//! processor time (M9) but delay frames, so a moderation tuned only for throughput slows down responses (M10). A forced
-//! gap between interrupts changes the processor load but not the transfer rate, while another resource is the
-//! bottleneck (R3, R4, R6). A [`Moderator`] serves one queue, of received frames or of transmit completions, under one
-//! of the [`Policy`] rules.
+//! A plain adapter interrupts for every received frame and every transmit completion (claim M11). Fewer interrupts cost
+//! less processor time (claim M9) but delay frames, so a moderation tuned only for throughput slows down responses
+//! (claim M10). As long as another resource is the bottleneck, a forced gap between interrupts changes the processor
+//! load, but not the transfer rate (claims R3, R4, R6). The claims are in `crates/offramp-model/cases`, and
+//! requirements such as V80 are in `docs/vhost-user.md`. A [`Moderator`] serves one queue, of received frames or of
+//! transmit completions, under one of the [`Policy`] rules.
 //!
 //! # Use
 //! Record each frame with [`Moderator::arrived`]. After a batch, call [`Moderator::is_due`]. If the interrupt is due,
@@ -32,22 +33,24 @@
 //! few additions and no allocation under every policy.
 //!
 //! # The bound
-//! Let an interrupt cost K, and let each frame cost its waiting time. The interrupts of the area trigger divide time
-//! into intervals. In each interval, the trigger pays at most K for waiting and K for the interrupt.
+//! Let an interrupt cost K, and let each frame cost its waiting time. The interrupts of the area trigger
+//! ([`Policy::Area`]) divide time into intervals. In each interval, the trigger pays at most K for waiting and K for
+//! the interrupt.
 //!
 //! A schedule without an interrupt in the interval lets the same frames wait for at least K, or violates the deadline
-//! or the ring's limit. So any valid schedule pays K per interval. The trigger pays at most twice as much as any valid
-//! schedule, plus one K for a last interval without an interrupt.
+//! or the ring's limit. So any valid schedule pays at least K per interval. The trigger pays at most twice as much as
+//! any valid schedule, plus one K for a last interval without an interrupt.
 //!
 //! With [`Policy::QuietOrArea`], a frame after an idle gap of K raises an interrupt at once, at the cost K. This K is
-//! charged to the interval after the interrupt, in which the best schedule also pays K. So this policy pays at most
-//! three times as much as the best schedule, plus one K. Both bounds assume a constant K, and a host that processes
-//! frames in no time. `tests/moderation_bounds.rs` compares the rules with a dynamic program over the whole trace.
-//! `cargo bench -p offramp-adapter --bench moderation -- --table` prints the distance of each policy from the optimum.
+//! charged to the interval after the interrupt, in which the best schedule also pays at least K. So this policy pays at
+//! most three times as much as the best schedule, plus one K. Both bounds assume a constant K, and a host that
+//! processes frames in no time. `tests/moderation_bounds.rs` compares the rules with a dynamic program over the whole
+//! trace. `cargo bench -p offramp-adapter --bench moderation -- --table` prints the distance of each policy from the
+//! optimum.
 //!
 //! # Time
-//! Time is in nanoseconds since any fixed moment, the same for all calls. If the clock goes back, waiting frames are
-//! due at once, because their waiting time is unknown.
+//! Time is in nanoseconds since any fixed moment, the same for all calls. If the clock goes back to before the arrival
+//! of the first waiting frame, the waiting frames are due at once, because their waiting time is unknown.
 
 mod config;
 mod cost;
@@ -75,7 +78,7 @@ const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 /// A time, or a number of frames, that is never reached.
 const NEVER: u64 = u64::MAX;
 
-/// Frames received since the last interrupt.
+/// The waiting frames: reported by no interrupt, and not yet seen by a polling host.
 ///
 /// The arithmetic wraps, and is exact while the waiting times add up to less than 584 years. If the clock goes back to
 /// before the first frame, the time since that frame exceeds any maximum wait.
@@ -125,8 +128,8 @@ impl Waiting {
     }
 }
 
-/// Maximum number of unused interrupts that are saved while the interrupt rate is below its target. Idle gaps can raise
-/// the saved interrupts later.
+/// Maximum number of saved interrupts. While the interrupt rate is below its target, unused interrupts are saved, and
+/// idle gaps can raise them later in addition to the target rate.
 const SAVED_INTERRUPTS_MAX: u32 = 6;
 
 /// The idle gap that ends a wait.
@@ -134,7 +137,7 @@ const SAVED_INTERRUPTS_MAX: u32 = 6;
 struct IdleGap {
     /// Time without a frame after which the wait ends; [`NEVER`] if idle gaps end no wait.
     wait_ns: u64,
-    /// Mean time between two interrupts raised by idle gaps; [`NEVER`] if unlimited.
+    /// Minimum mean time between two interrupts raised by idle gaps; [`NEVER`] if idle gaps raise no interrupts.
     interrupt_gap_ns: u64,
 }
 
@@ -176,7 +179,7 @@ impl Limits {
         Self { rested_ns: gap_ns, ..Self::NONE }
     }
 
-    /// Returns the limits of virtio's notification condition (V80).
+    /// Returns the limits of virtio's notification condition (requirement V80).
     fn coalescing(coalescing: &Coalescing) -> Self {
         Self { wait_ns: coalescing.wait_max_ns(), frames: u64::from(coalescing.max_packets), ..Self::NONE }
     }
@@ -247,7 +250,7 @@ struct Interrupt {
     /// Number of frames that waited for this interrupt. The host has seen all other frames counted in `frames` without
     /// an interrupt.
     waiting_frames: u64,
-    /// The first waiting frame was deferred.
+    /// True if the first waiting frame was allowed to wait, instead of interrupting at once.
     has_waited: bool,
 }
 
@@ -390,7 +393,7 @@ impl Moderator {
 
     /// Returns whether the host should be interrupted now. A result of `true` lasts until [`Moderator::fired`] or
     /// [`Moderator::seen`]. If only an idle gap has ended the wait, a further frame makes the result `false` again. A
-    /// guest that suppresses notifications gets no interrupt, even if the result is true (V78).
+    /// guest that suppresses notifications gets no interrupt, even if the result is `true` (requirement V78).
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
         let (waiting, limits) = (&self.waiting, &self.limits);
@@ -450,7 +453,7 @@ impl Moderator {
     }
 
     /// Records that the host needs no interrupt for the waiting frames: the host polls, or suppresses notifications
-    /// (V78). Returns the number of frames that waited.
+    /// (requirement V78). Returns the number of frames that waited.
     pub fn seen(&mut self) -> u64 {
         let frames = self.waiting.frames;
         self.seen_frames = self.seen_frames.wrapping_add(frames);
@@ -494,8 +497,8 @@ impl Moderator {
     }
 
     /// Changes the configuration, as if the new configuration had applied since the arrival of the waiting frames.
-    /// After the change, call [`Moderator::is_due`] (V82). A change of the policy discards the policy's learned state;
-    /// the measured interrupt cost is always kept.
+    /// After the change, call [`Moderator::is_due`] (requirement V82). A change of the policy discards the policy's
+    /// learned state; the measured interrupt cost is always kept.
     pub fn set(&mut self, config: ModerationConfig) {
         if config.policy != self.config.policy {
             self.rule = Rule::new(&config.policy);

@@ -7,13 +7,14 @@
 //!
 //! | stage | what it does |
 //! |---|---|
-//! | source | fetches from a host within its budget and limit, reads the VLAN, and plans |
-//! | plan | reads the offload request, checks permissions, computes the resulting frames; refuses with a reason |
-//! | route | selects the wire, or a station of the switch |
-//! | hold | defers frames for moderation and the rate limit, on the wire or in a queue |
-//! | deliver | opens, verifies, coalesces, segments for a host without the offload, marks, hands over |
+//! | source | fetches a host's frames within the turn's budget and the transmit limit, reads the VLAN, and plans |
+//! | plan | reads the offload request, checks permissions, and plans the resulting frames, or refuses with a reason |
+//! | route | selects the wire, or destination ports of the switch |
+//! | hold | defers frames for moderation and the receive limit, in the cable's or the switch port's queue |
+//! | deliver | opens ESP, verifies, coalesces, segments for a host without the offload, hands over with marks |
 //!
-//! A queue pair is like a switch with one destination: every frame that passes over a cable also passes over a switch.
+//! A queue pair is like a switch with one destination, so a frame that can pass over a cable can also pass over a
+//! switch.
 
 pub(crate) mod budget;
 pub mod control;

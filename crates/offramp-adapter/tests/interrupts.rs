@@ -1,5 +1,5 @@
-//! A host that sees received frames before the host is interrupted. The adapter delivers frames at once, and asks the
-//! host's port to send the interrupts when they are due.
+//! Tests with a host whose interrupts are separate from delivery, so the host can see frames before an interrupt. The
+//! adapter delivers frames at once, and asks the host's port to send the interrupts when they are due.
 
 use crate::support::{MemoryHost, tcp_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -24,7 +24,7 @@ struct RingHost {
     receive: Moderator,
     told: usize,
     interrupts: InterruptCounts,
-    /// The adapter asked for a frame while the host had received frames not yet recorded by the host's moderator.
+    /// True if the adapter asked for a frame while the host's moderator had not yet recorded all received frames.
     asked_untold: bool,
     /// The number of interrupts when the adapter last asked for a frame.
     interrupts_when_asked: u64,

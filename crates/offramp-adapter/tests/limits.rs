@@ -1,4 +1,5 @@
-//! Rate limits in virtual time: their accuracy on a cable and a switch, and the absence of effects on other ports.
+//! Tests of rate limits in virtual time: their accuracy on a cable and a switch, and the absence of effects on other
+//! ports.
 
 use crate::support::{pattern, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -20,7 +21,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const BATCH_NS: u64 = 200_000;
 const MSS: u16 = 1448;
 const SEGMENTS: usize = 40;
-/// Bytes of the sequence number in a numbered frame.
+/// Position of the sequence number in a numbered frame.
 const NUMBER: std::ops::Range<usize> = 14..18;
 
 /// A host that sends any number of frames, and counts the received frames.

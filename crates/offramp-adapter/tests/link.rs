@@ -1,4 +1,5 @@
-//! A link switched off by the operator: no frame from its host or to its host passes, and each frame is counted.
+//! Tests of a link switched off by the operator: no frame from its host or for its host passes, and each frame is
+//! counted as lost.
 
 use crate::support::line::numbered;
 use crate::support::{MemoryHost, pattern, tcp_super_frame};
@@ -41,8 +42,8 @@ trait Net {
         &self.control(port).queues()[0].receive
     }
 
-    /// Sends a frame that the adapter parses, a frame that it passes on unparsed, and a super-frame. Returns the number
-    /// of host frames received by the other host.
+    /// Sends three frames. The adapter parses the first frame, and passes on the second frame unparsed. The third frame
+    /// is a super-frame. Returns the number of host frames received by the other host.
     fn carry(&mut self) -> usize {
         for (lends_unasked, frame) in [(false, plain(1)), (true, plain(2)), (false, super_frame(1))] {
             self.host(0).lends_unasked = lends_unasked;

@@ -1,4 +1,5 @@
-//! The times of interrupts under every policy, and the times that virtio requires for the policies set by a driver.
+//! Tests of the times of interrupts under every policy, and of virtio's requirements for the parameters set by a
+//! driver.
 //!
 //! `OFFRAMP_SEED` selects other random cases.
 
@@ -264,7 +265,8 @@ fn net_dim_finds_longer_waits_under_bulk_traffic_that_grows_with_them() {
     let mut moderator = Moderator::new(of(Policy::NetDim(DimProfiles::ReceiveEvent)));
     assert_eq!(moderator.wait_max_ns(), 8 * MICROSECOND_NS);
     let mut now_ns = 0;
-    // A wait twice as long collects four times the bytes, so a profile with a longer wait has a higher byte rate.
+    // A batch gathered for twice the time has four times the bytes, so each profile with a longer wait carries more
+    // bytes per second.
     for _ in 0..64 * 6 {
         let wait_ns = moderator.wait_max_ns();
         moderator.arrived(now_ns, wait_ns * wait_ns);

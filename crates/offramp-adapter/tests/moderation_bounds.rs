@@ -1,4 +1,4 @@
-//! The cost of moderation compared with the best schedule with knowledge of the future.
+//! The cost of moderation compared with the cost of the best schedule with knowledge of the future.
 //!
 //! The tests check the bounds of `offramp_adapter::moderation` on 10,000 traces, random and adversarial. `OFFRAMP_SEED`
 //! selects other traces.
@@ -52,8 +52,8 @@ impl Terms {
         moderator
     }
 
-    /// Returns the lowest cost of a schedule under these constraints: for every number of frames, tries every last
-    /// batch. The best schedule interrupts at an arrival, since a later interrupt reports no more frames.
+    /// Returns the lowest cost of a schedule under these constraints: for every prefix of the trace, tries every start
+    /// of the last batch. The best schedule interrupts at an arrival, since a later interrupt reports no more frames.
     fn optimum_ns(&self, frames: &[Frame]) -> u64 {
         let mut costs_ns = vec![0_u64];
         for end in 1..=frames.len() {

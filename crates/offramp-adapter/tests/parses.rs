@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 /// Number of segments of a super-frame.
 const SEGMENTS: u64 = 45;
 const MSS: u16 = 1448;
-/// Start of a frame in its buffer, with room for a tag before it.
+/// Start of a frame in its buffer, with room for a tag before the frame.
 const AT: usize = 64;
 
 /// A host that stores its frame in a buffer, as the real ports do, and counts received frames.

@@ -659,7 +659,8 @@ proptest! {
     }
 }
 
-/// Returns the wire frame made by the general path.
+/// Plans a frame without offload requests, and returns the resulting wire frame; `None` if the frame is malformed or
+/// too long.
 fn planned(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let mut copy = frame.to_vec();
     let frame = Frame::received(&mut copy);

@@ -1,4 +1,4 @@
-//! The receiving pair of a flow, and the order of the flow's frames at the host.
+//! Tests of a flow's receiving queue pair, and of the order of the flow's frames at the host.
 
 use crate::packet::{MF, Packet};
 use offramp_adapter::steering::{AGE_MAX_NS, Choice, FLOWS_MAX, FlowHash, Steering};

@@ -1,4 +1,4 @@
-//! A moderator in virtual time, for a host that processes frames in no time, and the optimum of all schedules.
+//! A moderator in virtual time, for a host that processes frames in no time, and the lowest cost of any schedule.
 
 use offramp_adapter::moderation::Moderator;
 

@@ -178,7 +178,7 @@ impl Line {
 
 // ---- the property ----
 
-/// A port in the model of the VLAN rules.
+/// A port in this test's own model of the VLAN rules.
 #[derive(Clone, Debug)]
 struct Side {
     untagged: Option<u16>,
@@ -278,13 +278,13 @@ impl Step {
     }
 }
 
-/// Returns the VLAN of a frame that `side` sends with these tags, and the inner tags with their control information.
-/// Returns `None` if the frame is refused.
+/// Returns the VLAN of a frame sent by `side` with these tags, and the tags of the frame on the wire or inside the
+/// switch. Returns `None` if the frame is refused.
 fn sent_by(side: &Side, tags: &[Tag]) -> Option<(u16, Vec<Tag>)> {
     let outer = tags.first().map(|&[a, b, high, low]| ([a, b], u16::from_be_bytes([high, low])));
     let vid = outer.map_or(0, |(_, tci)| tci & 0xfff);
     if !side.is_aware() {
-        // The number in a pre-standard tag has no meaning.
+        // The VLAN number in a tag from before IEEE 802.1ad (0x9100) has no meaning.
         let vid = if outer.is_some_and(|(protocol, _)| protocol == [0x91, 0]) { 0 } else { vid };
         return Some((vid, tags.to_vec()));
     }
@@ -308,7 +308,7 @@ enum Given {
     Other,
 }
 
-/// Returns the outcome of a frame with these inner tags.
+/// Returns the outcome at a port of a frame with these tags on the wire or inside the switch.
 fn given_to(side: &Side, vid: u16, tags: &[Tag]) -> Given {
     let is_customer = tags.first().is_some_and(|tag| tag[..2] == [0x81, 0]) && vid != 0;
     match side.untagged {
@@ -321,14 +321,16 @@ fn given_to(side: &Side, vid: u16, tags: &[Tag]) -> Given {
     }
 }
 
-/// Returns the frames that a host without VLANs receives over a link, as the reference for all received frames.
+/// Returns the frames that a host without VLANs receives over a switch configured as a plain link. These frames are the
+/// reference for all received frames.
 fn over_a_link(side: &Side, frames: Vec<Sent>) -> Vec<(RxMeta, Vec<u8>)> {
     let none = || control(&PortVlans::default());
     let ports = vec![(none(), MemoryHost::default()), (none(), side.host())];
     Bench::new(&SwitchConfig::link(), ports, &PortConfig::default()).send(0, frames).remove(1)
 }
 
-/// Returns the frames that a host without VLANs receives over a cable, as the reference for all received frames.
+/// Returns the frames that a host without VLANs receives over a cable. These frames are the reference for all received
+/// frames.
 fn over_a_cable(side: &Side, frames: Vec<Sent>) -> Vec<(RxMeta, Vec<u8>)> {
     let none = || control(&PortVlans::default());
     Line::new([none(), none()], [MemoryHost::default(), side.host()]).send(0, frames)

@@ -7,10 +7,11 @@ use offramp_adapter::moderation::{
 
 /// Interrupts per second of a fixed gap of 125 µs, a default of shipped drivers.
 const FIXED_PER_SECOND: u32 = 8000;
-/// A timer that starts at the first frame.
+/// Coalescing by a timer that starts at the first waiting frame, without a limit on the number of frames.
 const TIMER: Coalescing = Coalescing { max_usecs: 50, max_packets: u32::MAX };
 
-/// Returns all policies, for interrupts that cost `interrupt_ns`. Only the area trigger is configured with this cost.
+/// Returns all policies, for interrupts that cost `interrupt_ns`. Only the two area policies are configured with this
+/// cost.
 pub fn all(interrupt_ns: u64) -> Vec<(&'static str, Moderator)> {
     let area = AreaConfig { cost: InterruptCost::Given { ns: interrupt_ns }, deadline_ns: DEADLINE_NS_DEFAULT };
     let adaptive = AreaConfig::default();

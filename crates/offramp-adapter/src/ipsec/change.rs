@@ -69,7 +69,7 @@ pub enum SaError {
         /// The requested security parameters index.
         spi: u32,
     },
-    /// All associations of a port must receive UDP encapsulation at the same UDP port.
+    /// All inbound associations of an adapter port must receive UDP-encapsulated packets at the same UDP port.
     #[error(
         "SA in {spi:#010x}: UDP encapsulation to port {given}, while another SA takes it at {taken}; \
          a port of the adapter takes it at one"
@@ -131,8 +131,8 @@ pub enum SaError {
 /// The associations and policy of a port, changeable by any thread.
 #[derive(Debug, Default)]
 pub struct Ipsec {
-    /// Number of changes of associations and policy so far. A batch compares this number with its previous value, so a
-    /// batch without a change takes no lock.
+    /// Number of changes of associations and policy so far. A queue pair compares this number with its value in the
+    /// previous batch, so a batch without a change takes no lock.
     changes: AtomicU32,
     in_force: Mutex<Arc<InForce>>,
     /// The lock that a thread holds during a whole change, including the wait for a [`KeyStore`](super::KeyStore).
@@ -141,7 +141,7 @@ pub struct Ipsec {
     context: Mutex<Context>,
 }
 
-/// The resources of new associations, in addition to the configuration of each association.
+/// The cipher library, event channel and key registry for new associations.
 #[derive(Clone)]
 struct Context {
     library: &'static dyn CipherLibrary,
@@ -277,7 +277,7 @@ pub(crate) struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
-    /// Makes the changes.
+    /// Puts the prepared changes into effect.
     pub fn make(mut self) {
         self.is_made = true;
         let Self { ipsec, before, draft, .. } = &mut self;
@@ -337,8 +337,8 @@ enum Made {
 /// An outbound association to remove.
 struct Leaving {
     sa: Arc<Outbound>,
-    /// Another association replaces the removed association, so frames that the removed association should have sealed
-    /// are not lost.
+    /// True if another association replaces the removed association and seals its frames; otherwise, these frames are
+    /// lost.
     is_replaced: bool,
 }
 

@@ -89,8 +89,8 @@ pub(crate) struct Keepalives {
     /// The outbound associations. [`Keepalives::sealed`] takes an index into this list.
     associations: Vec<Arc<Outbound>>,
     frame: Vec<u8>,
-    /// Time at which [`Keepalives::send`] next looks for due keepalives, nanoseconds. If other queue pairs have sent
-    /// packets, no keepalive may be due at this time.
+    /// Time at which [`Keepalives::send`] next checks whether a keepalive is due, nanoseconds. If another queue pair
+    /// has sent a packet in the meantime, the keepalive is due only later.
     pub(crate) next_due_ns: Option<u64>,
 }
 

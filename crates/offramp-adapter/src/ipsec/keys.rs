@@ -12,9 +12,9 @@
 //! last reserved step. If the next step is not written in time, no packet is sealed, because a thread on the frame path
 //! never waits for the store.
 //!
-//! The stored mark of an inbound key exceeds the highest accepted sequence number by about the number of packets in one
-//! second. When packets stop, the mark is lowered to the highest accepted sequence number. So the excess causes genuine
-//! packets to be refused only after a crash.
+//! The stored sequence number of an inbound key, its mark ([`KeyMark`]), exceeds the highest accepted sequence number
+//! by about the number of packets in one second. When packets stop, the mark is lowered to the highest accepted
+//! sequence number. So the excess causes genuine packets to be refused only after a crash.
 
 use super::SaDirection;
 use super::association::{Inbound, Outbound};
@@ -37,8 +37,8 @@ const QUEUES_MAX: u64 = 256;
 /// Maximum number of sequence numbers that queue pairs use after the removal of their association. Each queue pair
 /// finishes its batch and its current super-frame, with at least one byte per segment.
 const NUMBERS_UNDER_WAY: u64 = 2 * QUEUES_MAX * u16::MAX as u64;
-/// Factor of an inbound mark's lead: the number by which the mark exceeds the highest accepted sequence number. The
-/// lead is this factor times the number of packets since the last check, minus [`LEAD_OFF`]. So the lead is about the
+/// Factor for the lead of an inbound mark. The lead is the distance from the highest accepted sequence number to the
+/// mark: this factor times the number of packets since the last check, minus [`LEAD_OFF`]. So the lead is about the
 /// packets of one second in a steady stream, and small for single packets. After a crash, a sender has to repeat as
 /// many packets as the lead.
 const LEAD: u64 = 8;
@@ -121,7 +121,7 @@ struct Key {
     /// Last sequence number that removed associations possibly used with the key; `None` if no removed association has
     /// used the key.
     number: Option<u64>,
-    /// The key's number in the store; `None` if the store does not contain the key.
+    /// The sequence number in the key's stored mark; `None` if the store does not contain the key.
     written: Option<u64>,
     /// Outbound associations that currently use the key, with the names of their ports; at most one association in a
     /// counter mode.

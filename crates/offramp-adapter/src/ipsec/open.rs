@@ -1,4 +1,4 @@
-//! Receive: opens packets from the wire, and passes or refuses unprotected packets.
+//! Receive: opens ESP packets from the wire, and passes or refuses unprotected packets.
 
 use super::association::{Inbound, Passed};
 use super::change::{Ipsec, udp_port};
@@ -83,9 +83,9 @@ impl Opening {
         inbound.get(self.last)
     }
 
-    /// Passes or refuses an unprotected frame. A packet that an association should have protected is refused if the
-    /// packet is unencrypted (RFC 4301 5.2). The check also covers frames that the adapter cannot parse, because a host
-    /// may accept such frames, for example a datagram with trailing bytes.
+    /// Decides whether a frame without ESP passes. An unencrypted packet that an association should have protected is
+    /// refused (RFC 4301 5.2). The check also covers frames that the adapter cannot parse, because a host may accept
+    /// such frames, for example a datagram with trailing bytes.
     pub(crate) fn judge_clear(&self, frame: &Frame<'_>, stats: &Direction) -> Result<(), Loss> {
         let InForce { policy, removed, inbound, .. } = &*self.in_force;
         if let Some(passes) = policy.judge_other(SaDirection::In, frame) {

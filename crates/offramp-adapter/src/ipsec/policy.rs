@@ -1,8 +1,9 @@
-//! The IPsec policy of a port (RFC 4301 4.4.1): the treatment of packets before and without a matching association.
+//! The IPsec policy of a port (RFC 4301 4.4.1): entries with precedence over the associations, and the treatment of
+//! packets without a matching entry or association.
 //!
 //! The entries are checked in order. A packet without a matching entry is checked against the associations, whose
-//! selectors act as protecting entries. Without a matching association, [`NoMatch`] decides. The policy also contains
-//! the selectors of removed associations: a packet that a removed association would have protected is lost, not sent
+//! selectors act as protecting entries. Without a matching association, [`NoMatch`] decides. The selectors of removed
+//! associations also remain in force: a packet that a removed association would have protected is lost, not sent
 //! unencrypted.
 
 use super::SaDirection;
@@ -65,8 +66,8 @@ pub struct Policy {
     /// 802.3). With `None`, only ARP passes if packets without a match are discarded, and every type passes if such
     /// packets are bypassed.
     pub other: Option<Vec<u16>>,
-    /// IKE after a non-ESP marker passes to the host (RFC 3948 2.2). If `false`, IKE is treated like any other
-    /// unencrypted packet.
+    /// True if IKE packets after a non-ESP marker pass to the host (RFC 3948 2.2). If `false`, IKE is treated like any
+    /// other unencrypted packet.
     pub ike: bool,
 }
 
@@ -74,7 +75,8 @@ pub struct Policy {
 pub(super) struct Said {
     /// The action of the first matching entry; `None` if no entry matches.
     pub(super) action: Option<PolicyAction>,
-    /// The frame is a fragment, and an earlier entry that does not bypass may match the whole packet.
+    /// True if an earlier protecting or discarding entry possibly matches the whole packet of this frame. Only a
+    /// fragment or an unparsable frame can match possibly.
     pub(super) may_need_more: bool,
 }
 

@@ -16,8 +16,9 @@ use std::sync::Arc;
 /// association. The maximum limits how far packets of different queue pairs are reordered; different delays of the
 /// queue pairs' wires add to the reordering.
 const SHARED_RUN_MAX: usize = 16;
-/// Minimum segment size requested by a host, bytes. Linux requests at least 48 (`TCP_MIN_MSS`). With one byte per
-/// segment, a super-frame would use up 65,535 sequence numbers.
+/// Minimum permitted segment size of a super-frame to be sealed, bytes. A super-frame with a smaller size is lost.
+/// Linux requests at least 48 (`TCP_MIN_MSS`). With one byte per segment, a super-frame would use up 65,535 sequence
+/// numbers.
 const SEGMENT_SIZE_MIN: u16 = 8;
 /// Unit of the payload sizes of IP fragments, bytes (RFC 791 3.1).
 const FRAGMENT_UNIT: usize = 8;

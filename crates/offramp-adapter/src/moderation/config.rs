@@ -21,8 +21,9 @@ pub const COST_FACTOR_PERCENT_MAX: u32 = 10_000;
 
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 
-/// Virtio's coalescing parameters: a time and a number of frames before a queue is notified (1.3, 5.1.6.5,
-/// "Notifications Coalescing"; V80). [`Default`] equals the state of a device after reset (V79).
+/// Virtio's coalescing parameters: a time and a number of frames before a queue is notified (virtio 1.3, 5.1.6.5,
+/// "Notifications Coalescing"; requirement V80 in `docs/vhost-user.md`). [`Default`] equals the state of a device after
+/// reset (requirement V79).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coalescing {
     /// Maximum wait of the first waiting frame, microseconds. With 0, the host is notified of every frame.
@@ -59,17 +60,18 @@ impl Default for AreaConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Policy {
-    /// Interrupts for every frame, as a plain adapter does (M11).
+    /// Interrupts for every frame, as a plain adapter does (claim M11 in `crates/offramp-model/cases`).
     #[default]
     Off,
     /// Interrupts at a limited rate: two interrupts are at least the gap of this rate apart. A frame that arrives later
-    /// than one gap after the last interrupt interrupts at once. This policy is the forced gap of R4 and R6.
+    /// than one gap after the last interrupt interrupts at once. This policy is the forced gap between interrupts of
+    /// claims R4 and R6.
     FixedGap {
         /// Maximum interrupts per second, 1…[`INTERRUPTS_PER_SECOND_MAX`].
         max_interrupts_per_second: u32,
     },
     /// Interrupts a fixed time after the first waiting frame, or at a fixed number of waiting frames. The time and the
-    /// number are `rx_usecs` and `rx_frames` of `ethtool -C`, and virtio's coalescing parameters (V80).
+    /// number are `rx_usecs` and `rx_frames` of `ethtool -C`, and virtio's coalescing parameters.
     Coalescing(Coalescing),
     /// Interrupts as `Coalescing` does, with both parameters tuned by Linux's dynamic interrupt moderation.
     NetDim(DimProfiles),
@@ -81,7 +83,7 @@ pub enum Policy {
     Area(AreaConfig),
     /// Interrupts as `Area` does. In addition, a frame interrupts at once if the frame follows an idle gap as long as
     /// the interrupt cost. The total cost is at most three times the cost of the best schedule, plus the cost of one
-    /// interrupt. A lone request does not wait, unlike under a moderation tuned for throughput alone (M10).
+    /// interrupt. A lone request does not wait, unlike under a moderation tuned for throughput alone (claim M10).
     QuietOrArea(AreaConfig),
 }
 

@@ -1,7 +1,8 @@
 //! The cost of an interrupt, estimated from the handling times of batches.
 //!
-//! Handling a batch takes a fixed time (the interrupt: wake-up, state, caches; M9) and a time per frame. The estimator
-//! fits a straight line through the pairs (frames, time). The line's value at zero frames is the fixed time.
+//! Handling a batch takes a fixed time for the interrupt (wake-up, saved state, cold caches; claim M9 in
+//! `crates/offramp-model/cases`) and a time per frame. The estimator fits a straight line through the pairs (frames,
+//! time). The line's value at zero frames is the fixed time.
 
 use super::cost_factor::CostFactor;
 
@@ -16,7 +17,7 @@ pub const COST_NS_START: u64 = 10_000;
 /// Factor that reduces the weight of all earlier batches at each new batch. About the last 256 batches determine the
 /// estimate, so the estimate follows a change of load within some tenths of a second under load.
 const KEEP: f64 = 1.0 - 1.0 / 256.0;
-/// Total weight of the measurements from which the estimate counts as settled.
+/// Total weight of the measurements at which the estimate counts as settled.
 const WEIGHT_SETTLED: f64 = 128.0;
 /// Number of interrupts per measured interrupt, once the estimate has settled ([`WEIGHT_SETTLED`]). A measurement reads
 /// a thread's processor time twice, takes some tenths of a microsecond, and would delay a lone request.
@@ -28,9 +29,9 @@ const VARIANCE_MIN: f64 = 0.25;
 /// Maximum accepted handling time, nanoseconds. A longer batch was interrupted by other work, and counts with this
 /// maximum.
 const HANDLING_NS_MAX: u64 = 1_000_000;
-/// Maximum factor by which a batch may exceed its expected time; the excess is ignored. Without this maximum, a thread
-/// that loses its processor for a millisecond, once per hundred batches, would double the estimated cost of a
-/// ten-microsecond interrupt. A lasting increase of the cost still raises the estimate.
+/// Maximum factor by which the handling time of a batch may exceed the expected time; the excess is ignored. Without
+/// this maximum, a thread that loses its processor for a millisecond, once per hundred batches, would double the
+/// estimated cost of a ten-microsecond interrupt. A lasting increase of the cost still raises the estimate.
 const UNEXPECTED: f64 = 4.0;
 /// Maximum frames counted per batch, so that the regression stays exact.
 const BATCH_FRAMES_MAX: u32 = 65_536;

@@ -15,7 +15,7 @@
 
 use super::{End, IdleGap, Interrupt, NANOSECONDS_PER_SECOND, NEVER, SAVED_INTERRUPTS_MAX};
 
-/// The factor one in fixed point.
+/// The fixed-point representation of a factor of 1.
 const ONE: u64 = 256;
 /// Maximum factor. With this factor, full frames at 100 Gbit/s (8 million per second) wait for a default gap between
 /// interrupts, even at the lowest accepted cost.
@@ -40,8 +40,8 @@ const LOAD_INTERRUPTS: u64 = 64;
 /// Maximum length of a pause between two interrupts in the mean load, as a number of target gaps. A longer pause would
 /// outweigh the load before and after the pause.
 const PAUSE_GAPS_MAX: u64 = LOAD_INTERRUPTS / 4;
-/// Maximum number of interrupts between two failed attempts to wait. So among this many consecutive single requests, at
-/// least one request waits.
+/// Maximum number of interrupts under a high frame rate between two failed attempts to wait. So among this many
+/// consecutive single requests at a high rate, at least one request waits.
 const PATIENCE_MAX: u32 = 4096;
 
 /// A number of frames, and the time in which the frames arrived.
@@ -71,10 +71,10 @@ pub(super) struct CostFactor {
     pub(super) gap_ns: u64,
     /// The factor, in units of 1/[`ONE`].
     factor: u64,
-    /// Number of interrupts until the next attempt to wait.
+    /// Number of interrupts under a high frame rate until the next attempt to wait.
     until_attempt: u32,
-    /// Number of interrupts after the last failed attempt to wait until the next attempt; doubled by each failed
-    /// attempt.
+    /// Number of interrupts under a high frame rate from the last failed attempt to wait until the next attempt; at
+    /// least doubled by each failed attempt, up to [`PATIENCE_MAX`].
     patience: u32,
     /// Number of further waits in vain that do not lower the factor.
     excuses: u32,

@@ -1,9 +1,9 @@
 //! Linux's dynamic interrupt moderation (DIM): a hill climb over five profiles.
 //!
-//! After 64 interrupts, the rates of bytes, frames and interrupts are compared with the previous rates. If the rates
-//! improve, the climb tries the next profile in the same direction; if the rates do not improve, the direction
-//! reverses. The climb parks on a top, at an edge, or when the maximum number of steps is reached. The rules and
-//! figures are from Linux `lib/dim/net_dim.c`, `lib/dim/dim.c` and `include/linux/dim.h`.
+//! After every 64 interrupts, the rates of bytes, frames and interrupts are compared with the previous rates. If the
+//! rates improve, the climb tries the next profile in the same direction; if the rates do not improve, the direction
+//! reverses. The climb parks (keeps the profile) on a top, at the first or the last profile, or at the maximum number
+//! of steps. The rules and figures are from Linux `lib/dim/net_dim.c`, `lib/dim/dim.c` and `include/linux/dim.h`.
 //!
 //! A profile sets the maximum wait of the first frame and the maximum number of waiting frames. Linux's `virtio_net`
 //! driver sets these two values in its device.
@@ -37,15 +37,16 @@ const TX_CQE: Profiles = [profile(5, 128), profile(8, 64), profile(16, 32), prof
 /// The sets of profiles in Linux's DIM. A climb uses one of the sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DimProfiles {
-    /// Receive, with the period counted from the event: waits of 1, 8, 64, 128, 256 µs, and 256 frames. Linux's
-    /// `virtio_net` uses this set.
+    /// Receive, with the wait counted from the last event (`EQE` in Linux): waits of 1, 8, 64, 128, 256 µs, and 256
+    /// frames. Linux's `virtio_net` uses this set.
     #[default]
     ReceiveEvent,
-    /// Receive, with the period counted from the completion: waits of 2 to 64 µs, and 256 to 64 frames.
+    /// Receive, with the wait counted from the last completion (`CQE` in Linux): waits of 2 to 64 µs, and 256 to 64
+    /// frames.
     ReceiveCompletion,
-    /// Transmit, with the period counted from the event: waits of 1, 8, 32, 64, 128 µs, and 128 frames.
+    /// Transmit, with the wait counted from the last event: waits of 1, 8, 32, 64, 128 µs, and 128 frames.
     TransmitEvent,
-    /// Transmit, with the period counted from the completion: waits of 5 to 64 µs, and 128 to 32 frames.
+    /// Transmit, with the wait counted from the last completion: waits of 5 to 64 µs, and 128 to 32 frames.
     TransmitCompletion,
 }
 
@@ -58,8 +59,8 @@ struct Rates {
 }
 
 impl Rates {
-    /// Compares rates; a greater rate is better. More bytes are better; for equal bytes, more frames; for equal bytes
-    /// and frames, fewer events.
+    /// Compares these rates with earlier rates; `Greater` stands for better rates now. More bytes are better; for equal
+    /// bytes, more frames; for equal bytes and frames, fewer events.
     fn compare(&self, before: &Self) -> Ordering {
         let bytes = compare_roughly(self.bytes, before.bytes);
         if bytes.is_ne() || before.bytes == 0 {

@@ -1,4 +1,4 @@
-//! The budget, the memory and the result of a host's turn.
+//! The budget, the memory and the result of a turn: the processing of one host's frames during a poll.
 
 use crate::config::frame_len_max;
 
@@ -19,9 +19,9 @@ const LOST_FRAME_BYTES: usize = 60;
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// At least one frame moved.
+    /// True if at least one frame moved.
     pub moved: bool,
-    /// More work is ready, or may be ready, without a wait.
+    /// True if more work is ready, or may be ready, without a wait.
     pub more: bool,
 }
 

@@ -36,8 +36,8 @@ impl PreparedIpsec<'_> {
 pub struct PortControl {
     offloads: AtomicU32,
     is_link_on: AtomicBool,
-    /// Number of changes of the moderation so far. A batch compares this number with its previous value, so a batch
-    /// without a change takes no lock.
+    /// Number of changes of the moderation so far. The caller of [`PortControl::changed_moderation`] compares this
+    /// number with its value in the previous batch, so a batch without a change takes no lock.
     moderation_changes: AtomicU32,
     moderation: Mutex<ModerationConfig>,
     ipsec: Ipsec,
@@ -82,7 +82,8 @@ impl PortControl {
         self.offloads.store(offloads.bits(), Relaxed);
     }
 
-    /// Returns whether the port's link is on: frames from the host and for the host pass. The link is on initially.
+    /// Returns whether the port's link is on. If the link is off, no frame from the host or for the host passes. The
+    /// link is on initially.
     pub fn is_link_on(&self) -> bool {
         self.is_link_on.load(Relaxed)
     }
@@ -184,7 +185,7 @@ impl PortControl {
         }
     }
 
-    /// Cancels [`PortControl::register`] for a port driven by one thread.
+    /// Removes all wakers from the list of a port driven by one thread.
     pub(crate) fn unregister(&self) {
         self.wakers.lock().clear();
     }

@@ -1,5 +1,5 @@
-//! The stage deliver: opens, verifies and coalesces frames, segments super-frames for a host without the offload, marks
-//! frames, and hands frames over.
+//! The stage deliver: opens ESP packets, verifies and coalesces frames, segments super-frames for a host without the
+//! offload, and hands frames over with marks such as the checksum state.
 //!
 //! No frame overtakes another: before a frame bypasses the coalescer, the coalescer is flushed.
 
@@ -20,8 +20,8 @@ use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKin
 use offramp_offload::segment::Segmenter;
 
 /// Minimum payload of a frame with a partial checksum that may be the first of a coalesced frame, bytes. The value is
-/// the default maximum segment size of TCP (RFC 9293 3.7.1). A frame with less payload is a single message, and not
-/// worth a checksum.
+/// the default maximum segment size of TCP (RFC 9293 3.7.1). A frame with less payload is a single message; coalescing
+/// such messages is not worth the computation of their checksums.
 const TRAIN_SEGMENT_LEN_MIN: usize = 536;
 
 /// The last stage of the pipeline of one queue pair or one port of a switch.
@@ -38,12 +38,12 @@ pub(crate) struct Deliver {
     /// The number of changes of the associations when this stage last applied the associations.
     ipsec_changes: u32,
     hold_ns: u64,
-    /// At least one frame was handed over since the last flush.
+    /// True if at least one frame was handed over since the last flush.
     pub(crate) is_unflushed: bool,
-    /// The host accepted at least one frame since the host's last interrupt.
+    /// True if the host accepted at least one frame since the host's last interrupt.
     has_taken: bool,
-    /// Delivery interrupts the host. If `false`, interrupts are separate from delivery and each interrupt is counted
-    /// when it is sent.
+    /// True if delivery interrupts the host. If `false`, interrupts are separate from delivery, and each interrupt is
+    /// counted when it is sent.
     pub(crate) interrupts_by_handing_over: bool,
 }
 
@@ -346,8 +346,9 @@ impl Deliver {
         outlet.hand_over(self.rss.as_ref(), meta, frame);
     }
 
-    /// Returns the checksum mark of a segment whose checksums were just written. Fragments of a UDP datagram are
-    /// unmarked, because a fragment has no checksum.
+    /// Returns the checksum mark of a segment whose checksums were just written. With `is_proved`, the checksum is
+    /// right; otherwise, this method verifies the checksum. Fragments of a UDP datagram are unmarked, because a
+    /// fragment has no checksum.
     fn checksum_of_segment(
         &self,
         segment: &mut [u8],

@@ -1,10 +1,10 @@
 //! The frames that wait for delivery to a host. A frame waits for moderation if handing over interrupts the host, as
 //! for a TAP. A frame also waits for the host's receive limit.
 //!
-//! On a cable, waiting frames stay in the cable's queue until the adapter fetches them. A switch has no such queue,
-//! so copies of the lent frames wait in a queue, with super-frames unsegmented. One decision of the moderator
-//! releases all waiting frames. The delivery of the released frames takes as many batches as needed. Frames that
-//! arrive after a decision wait for the next decision.
+//! On a cable, waiting frames stay in the cable's queue until the adapter fetches them. A switch has no cable, so
+//! copies of the lent frames wait in a queue of the destination port, with super-frames unsegmented. One decision of
+//! the moderator releases all waiting frames. The delivery of the released frames takes as many batches as needed.
+//! Frames that arrive after a decision wait for the next decision.
 
 use crate::moderation::{ModerationConfig, Moderator};
 use crate::port::{Arrival, WirePort};
@@ -13,7 +13,8 @@ use offramp_offload::frame::{Frame, FrameBuffer};
 use std::collections::VecDeque;
 
 /// Maximum number of queued frames and super-frames, and maximum number of bytes in the queue: the capacity of a cable
-/// without delay. At either maximum, queued frames are handed over under any policy, within the receive limit.
+/// without delay. When the queue reaches either maximum, its frames are handed over under any moderation policy, as far
+/// as the receive limit permits.
 const FRAMES_MAX: usize = 512;
 const BYTES_MAX: usize = 1024 * 1024;
 
@@ -21,13 +22,13 @@ const BYTES_MAX: usize = 1024 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     moderator: Moderator,
-    /// Number of waiting frames that the moderator has recorded and not yet released. In the queue or on the wire,
-    /// these frames follow the released frames.
+    /// Number of waiting frames that the moderator has recorded and not yet released. In the queue of the cable or of
+    /// the switch port, these frames follow the released frames.
     noted: usize,
     /// Number of released frames. Released frames are the oldest waiting frames, and wait only for the receive limit.
     released: usize,
-    /// The moderator has read the wire's room. Without the room, the moderator cannot compute the time of the first
-    /// wake-up.
+    /// True if the moderator knows for how many frames the wire has room. Without this number, the moderator cannot
+    /// compute the time of the first wake-up.
     knows_room: bool,
     /// The waiting frames on a switch; empty on a cable.
     queue: VecDeque<FrameBuffer<Vec<u8>>>,
@@ -53,14 +54,14 @@ impl Hold {
         self.moderator.other_direction(bytes);
     }
 
-    /// Begins a delivery of waiting frames. Reads `clock`, the caller's processor time, if the moderator measures the
-    /// interrupt cost.
+    /// Begins a delivery of waiting frames. Returns the caller's processor time, read from `clock`, if the moderator
+    /// measures the cost of this delivery.
     #[inline]
     pub(crate) fn begin(&mut self, clock: &impl Fn() -> u64) -> Option<u64> {
         (!self.moderator.is_off() && self.moderator.measures_next()).then(clock)
     }
 
-    /// Ends a delivery of the oldest `frames` frames, begun at `begun_ns`.
+    /// Ends a delivery of the oldest `frames` frames; `begun_ns` is the result of [`Hold::begin`].
     #[inline]
     pub(crate) fn end(&mut self, begun_ns: Option<u64>, frames: usize, stats: &Direction, clock: &impl Fn() -> u64) {
         self.left(frames);

@@ -37,8 +37,8 @@ impl Lent<'_> {
         self.plan.next_len() - self.plan.link_header_len() <= mtu
     }
 
-    /// Returns the marks of a super-frame that is handed over untouched; `None` if `enabled` cannot express these
-    /// marks.
+    /// Returns the marks of a super-frame that is handed over untouched. Returns `None` if the super-frame must be
+    /// segmented, for example because `enabled` lacks a needed offload.
     ///
     /// A super-frame with CWR gets the mark of CWR, even if its sender did not mark it. With CWR, a super-frame is
     /// delivered whole only to a driver with ECN negotiated (virtio 1.3, 5.1.6.4.1). With AccECN's CWR, a super-frame
@@ -78,8 +78,8 @@ impl Lent<'_> {
         })
     }
 
-    /// Returns the bytes of all headers of a super-frame. Returns 0 for a datagram to be fragmented, because only the
-    /// first fragment of a datagram has a UDP header.
+    /// Returns the total length of all headers of a super-frame, bytes. Returns 0 for a datagram to be fragmented,
+    /// because only the first fragment of a datagram has a UDP header.
     pub(super) fn header_len(&self, segmentation: Segmentation) -> u16 {
         match segmentation.kind {
             SegmentationKind::UdpFragments => 0,
@@ -93,9 +93,9 @@ fn carries_cwr(frame: &[u8], partial: PartialChecksum) -> bool {
     frame.get(usize::from(partial.start) + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_CWR != 0)
 }
 
-/// Returns whether the host initialised the checksum field of TCP or UDP with the sum of the pseudo-header, so that the segments'
-/// checksums will be right. A guest may write any value into the checksum field. The result is `false` for a fragment,
-/// because the checksum covers more bytes than the fragment has.
+/// Returns whether the host initialised the checksum field of TCP or UDP with the sum of the pseudo-header, so that the
+/// segments' checksums will be right. A guest may write any value into the checksum field. The result is `false` for a
+/// fragment, because the checksum covers more bytes than the fragment has.
 pub(super) fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     let (Ok(layout), Some(partial)) = (frame.layout(), frame.request().checksum) else { return false };
     let is_transport =

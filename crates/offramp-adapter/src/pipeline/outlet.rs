@@ -22,7 +22,7 @@ pub(crate) struct Outlet<'a, H> {
     pub(crate) mtu: usize,
     /// The port's error if the host is gone; `None` while the host is present.
     pub(crate) closed: Option<PortError>,
-    /// The host accepted at least one frame.
+    /// True if the host accepted at least one frame.
     pub(crate) has_taken: bool,
 }
 
@@ -83,7 +83,8 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         }
     }
 
-    /// Returns the counters of the queue that the host chose for the frame, and counts the frame in.
+    /// Returns the counters of the queue that the host chose for the frame, and counts the frame as incoming in these
+    /// counters.
     #[inline(never)]
     fn chosen(&self, meta: &RxMeta) -> &'a Direction {
         let stats = &QueueStats::of(self.queues, || self.host.rx_queue()).receive;
@@ -99,8 +100,9 @@ impl<'a, H: HostPort> Outlet<'a, H> {
 
 /// Returns `meta` with the queue of the frame's flow; `None` if the adapter does not choose the queue.
 ///
-/// Returning `meta` itself would copy `meta` for every frame. A read of bytes that were just written by smaller writes
-/// stalls the processor. The stall lasts until all earlier writes are done, including writes into a guest's memory.
+/// Returning `meta` itself in the second case would copy `meta` for every frame. A read of bytes that were just written
+/// by smaller writes stalls the processor. The stall lasts until all earlier writes are done, including writes into a
+/// guest's memory.
 #[inline]
 fn with_queue(rss: Option<&Rss>, meta: &RxMeta) -> Option<RxMeta> {
     let rss = rss?;

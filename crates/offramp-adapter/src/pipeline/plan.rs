@@ -36,7 +36,7 @@ impl Planned {
 #[derive(Debug)]
 pub(crate) struct Plan {
     policy: SegmentPolicy,
-    /// The link state read from the port's control at the start of the batch.
+    /// True if the port's link was on at the start of the batch.
     pub(crate) is_link_on: bool,
     /// The address rules of the host; `None` while the host may use any address.
     security: Option<Arc<PortSecurity>>,
@@ -100,8 +100,8 @@ impl Plan {
         sealing_ns.into_iter().chain(keepalive_ns).chain(self.meter.opens_ns()).min()
     }
 
-    /// Checks that the host may send the frame. Must run before the switch learns from the frame, and before the frame
-    /// is planned.
+    /// Checks that the host may send the frame. This check must precede the learning of the frame's source address by
+    /// the switch, and the planning of the frame.
     ///
     /// # Errors
     /// Returns the reason for refusing the frame.
@@ -160,7 +160,8 @@ impl Plan {
 
     /// Delivers the pending ICMP message about the last planned frame, if any. The message is no frame of the wire, and
     /// no counter includes the message. If the host has no room, the message is dropped, and the next refused frame
-    /// causes a new message. Set `has_pushed` if the adapter inserted the frame's tag.
+    /// causes a new message. With `has_pushed`, the adapter has inserted the VLAN tag of the frame, so the message is
+    /// delivered without the tag.
     pub(crate) fn answer(&mut self, host: &mut impl HostPort, has_pushed: bool) -> Option<Result<(), PortError>> {
         let answer = self.sealing.as_mut()?.too_big.take()?;
         let answer = if has_pushed { pop_tag(answer) } else { answer };

@@ -23,7 +23,7 @@ pub(crate) struct HostSink {
     pub(crate) hold: Hold,
     /// The number of changes of the moderation when this sink last applied the moderation.
     moderation_changes: u32,
-    /// Time of the next interrupt of a host that sees frames before it is interrupted, nanoseconds.
+    /// Time of the next interrupt, nanoseconds; `None` if no interrupt is pending, or if delivery interrupts the host.
     next_interrupt_ns: Option<u64>,
 }
 
@@ -49,7 +49,8 @@ impl HostSink {
         self.deliver.take_over(control, now_ns);
     }
 
-    /// Sends due interrupts to a host that sees frames before it is interrupted. Counts the interrupts in `queues`.
+    /// Sends due interrupts to a host whose interrupts are separate from delivery ([`HostPort::interrupts`]). Counts
+    /// the interrupts in `queues`.
     #[inline]
     pub(crate) fn interrupt(
         &mut self,

@@ -1,8 +1,8 @@
 //! The stages that fetch one host's frames, plan the frames, and pass them to the route.
 //!
-//! If the route has no room for a whole super-frame, the segments that fit are sent, and the super-frame stays in its
-//! owner's buffer. The host sends no further frame until the route has room, so no frame is lost for lack of room on
-//! the wire.
+//! If the route has no room for a whole super-frame, the segments that fit are sent, and the super-frame stays in the
+//! host's buffer. The host sends no further frame until the route has room, so no frame is lost for lack of room on the
+//! wire.
 
 use super::budget::{Budget, Progress};
 use super::control::PortControl;
@@ -20,8 +20,8 @@ pub(crate) trait Route<H: HostPort> {
     /// Returns the number of frames that can be sent now. A result of 0 ends the turn.
     fn room(&mut self, budget: &mut Budget, now_ns: u64) -> usize;
 
-    /// Sends a frame without offload requests, unplanned. Returns the length of the sent frame; `None` if the frame
-    /// needs planning.
+    /// Sends a frame without offload requests, unplanned. Returns the length of the sent frame; `None` if the frame was
+    /// not sent and must be planned.
     #[inline]
     fn put_whole(&mut self, frame: &[u8], source: (&Plan, &PortVlans), now_ns: u64) -> Option<usize> {
         let _ = (frame, source, now_ns);
@@ -31,7 +31,7 @@ pub(crate) trait Route<H: HostPort> {
     /// Returns the change to the VLAN tag of the host's frame. The tag is changed before the frame is planned.
     fn change(&self, vlan: FrameVlan) -> TagChange;
 
-    /// Returns the destination ports of a host's frame that becomes `frames` frames of the wire.
+    /// Returns the destination ports of a host's frame; `frames` is the number of frames after segmentation.
     ///
     /// # Errors
     /// Returns the reason for losing the frame.
@@ -135,14 +135,15 @@ pub(crate) struct Source {
     pub(crate) pending: Option<Pending>,
     /// The VLAN tag change of the frame fetched last.
     change: TagChange,
-    /// Stops fetching from the host. Frames already fetched are still sent.
+    /// True if no further frame is fetched from the host. Frames already fetched are still sent.
     pub(crate) is_draining: bool,
-    /// Fetching frames counts as an interrupt for transmit completions: the host's buffers are free again.
+    /// True if a batch of fetched frames counts as an interrupt for transmit completions, because fetching frees the
+    /// host's buffers.
     interrupts_by_taking: bool,
     /// Bytes fetched from the host in the last turn.
     pub(crate) sent_bytes: usize,
-    /// The host was given an ICMP message, not flushed yet. Flushed after the batch, because a flush discards the frames
-    /// that the coalescer holds open in the host's memory.
+    /// True if the host was given an ICMP message, and the message is not yet flushed. The flush follows after the
+    /// batch, because a flush discards the frames that the coalescer holds open in the host's memory.
     pub(crate) has_answered: bool,
 }
 

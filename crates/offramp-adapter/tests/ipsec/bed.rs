@@ -63,7 +63,7 @@ impl Bed {
         left.moved || right.moved
     }
 
-    /// Runs until no frame moves. The time advances only for arrivals on the line.
+    /// Runs until no frame moves. The time advances only to the next arrival on the line, or until the line has room.
     pub fn run_until_idle(&mut self) {
         loop {
             if self.poll() {

@@ -1,4 +1,4 @@
-//! Keepalives to a NAT for idle associations (RFC 3948 4).
+//! Tests of keepalives to a NAT for idle associations (RFC 3948 4).
 
 use super::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, losses, modes, sa};
 use crate::support::line::ScriptedLine;
@@ -24,7 +24,7 @@ fn send(bed: &mut Bed) {
     bed.run_until_idle();
 }
 
-/// Returns the number of keepalives received by `now_ns`.
+/// Advances the time to `now_ns`. Returns the number of keepalives received until this time.
 fn keepalives_at(bed: &mut Bed, now_ns: u64) -> u64 {
     bed.now_ns = now_ns;
     bed.run_until_idle();

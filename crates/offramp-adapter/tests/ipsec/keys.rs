@@ -1,4 +1,4 @@
-//! The marks of a key registry, shared by the ports of a process and kept over a crash.
+//! Tests of the marks of a key registry, shared by the ports of a process and kept over a crash.
 
 use super::bed::{Bed, Pair, SPI, add, config, gcm, losses, sa};
 use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
@@ -300,7 +300,7 @@ fn frames_go_on_while_the_disk_is_waited_for() {
     std::thread::scope(|scope| {
         let change = scope.spawn(move || control.change_ipsec(&[add(SaDirection::Out, &next)]));
         is_asked.recv().unwrap();
-        // The first association is installed only now, and seals.
+        // Only the first association is installed at this time, and it seals.
         send(&mut bed, 5);
         let (given, associations) = (bed.right.host().given.len(), bed.controls[0].ipsec().status().len());
         answer.send(()).unwrap();

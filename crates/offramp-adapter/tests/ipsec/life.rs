@@ -1,4 +1,4 @@
-//! Lifetimes, rekeys and the end of sequence numbers.
+//! Tests of lifetimes, of rekeys, and of associations without further sequence numbers.
 
 use super::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, losses, sa};
 use crate::support::{pattern, tcp_frame, tcp_super_frame};

@@ -1,4 +1,4 @@
-//! Packets sent to the wire, and packets received from the wire.
+//! Tests of one adapter on a line under the test's control: the sent packets, and the treatment of received packets.
 
 use super::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, layout, losses, modes, sa};
 use crate::support::line::ScriptedLine;
@@ -328,7 +328,7 @@ fn to_4500(payload: &[u8]) -> Vec<u8> {
 fn a_keepalive_is_counted_and_ike_goes_to_the_host_where_it_may() {
     let mut far = Alone::new(&config(), SaDirection::In, &SaConfig { udp: Some(UdpPorts::default()), ..gcm() });
     let frames = [to_4500(&[0xff]), to_4500(&[0, 0, 0, 0, 1, 2, 3, 4])];
-    // The packet is unencrypted, but an association should have protected the packet.
+    // The IKE packet is unencrypted, but an association should have protected it.
     far.bring(&frames);
     assert_eq!(far.receive(), [(Loss::Keepalive, 1), (Loss::Unprotected, 1)]);
     assert!(far.pair.host().given.is_empty());

@@ -1,4 +1,4 @@
-//! The selection of protected packets, and the treatment of all other packets.
+//! Tests of the selection of protected packets, and of the treatment of all other packets.
 
 use super::bed::{Bed, SPI, add, config, gcm, losses, sa};
 use crate::support::{pattern, tcp_frame, tcp_super_frame};
@@ -146,7 +146,7 @@ fn with_types(types: &[u16]) -> (TxMeta, Vec<u8>) {
     let mut frame = clear[..12].to_vec();
     for (n, ethertype) in types.iter().enumerate() {
         frame.extend_from_slice(&ethertype.to_be_bytes());
-        // A tag's type is followed by its VLAN, any other type by two bytes of data.
+        // Each type except the last is the type of a tag, and is followed by the number of the VLAN.
         if n + 1 < types.len() {
             frame.extend_from_slice(&[0, 5]);
         }
@@ -215,8 +215,8 @@ fn entries_are_asked_in_their_order_and_before_associations() {
     use PolicyAction::{Bypass, Discard, Protect};
     let of_flow = |flow| for_flow(flow).selector;
     for no_match in [NoMatch::Bypass, NoMatch::Discard] {
-        // Flow 0 is sealed by an association for all flows. Flow 1 bypasses. Flow 2 is lost, although a later entry
-        // bypasses the flow.
+        // Flow 0 is sealed by an association for all flows. Flow 1 passes unprotected. Flow 2 is lost, although a later
+        // entry would let it pass.
         let mut bed = Bed::protected(&gcm());
         for (control, direction) in bed.controls.iter().zip([SaDirection::Out, SaDirection::In]) {
             let entries = vec![

@@ -1,5 +1,5 @@
-//! The bytes of a stream through segmentation, ESP, coalescing and rekeys. Other tests in this file have several queue
-//! pairs that share one association.
+//! Tests of the bytes of a stream: unchanged by segmentation, ESP, coalescing and rekeys. Further tests have several
+//! queue pairs with one shared association, or send corrupted and random frames.
 //!
 //! `OFFRAMP_ESP_STREAM_BYTES` sets the length of the stream (1073741824 for the long run).
 

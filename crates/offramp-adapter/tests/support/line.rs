@@ -1,4 +1,4 @@
-//! A line with frames at scripted times.
+//! A line that delivers frames at scripted times.
 
 use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use std::collections::VecDeque;

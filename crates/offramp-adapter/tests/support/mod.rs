@@ -1,4 +1,4 @@
-//! A host in memory, and frames for the host.
+//! A host in memory, and frames for this host.
 
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
@@ -28,7 +28,7 @@ pub struct MemoryHost {
     /// Error number with which the host is closed.
     pub closed: Option<i32>,
     pub flushes: usize,
-    /// Lends frames without offload requests unparsed.
+    /// True if `tx_unasked` lends frames without offload requests; the adapter can pass these frames on unparsed.
     pub lends_unasked: bool,
     /// Cost of fetching each frame, and of a fetch without a frame, in bytes.
     pub cost_bytes: usize,
@@ -47,7 +47,7 @@ impl MemoryHost {
     }
 }
 
-/// Start of the fetched frame in its buffer, with room for a tag before it.
+/// Start of the fetched frame in its buffer, with room for a tag before the frame.
 const TAKEN_AT: usize = 64;
 
 impl MemoryHost {

@@ -1,4 +1,4 @@
-//! Steps of the climb against cases worked out by hand from the rules.
+//! Tests of the hill climb, with cases worked out by hand from the rules.
 
 use super::*;
 

@@ -1,11 +1,11 @@
-//! Classes and rates against cases worked out by hand from the rules.
+//! Tests of the classes and rates, with cases worked out by hand from the rules.
 
 use super::Class::{Bulk, Low, Lowest};
 use super::*;
 
 #[test]
 fn each_class_follows_from_the_frames_and_bytes_of_the_last_interrupt() {
-    // Each case has a class, the number of frames, the number of bytes, the next class, and the reason.
+    // Each case has a class, the numbers of frames and bytes of the last interrupt, the next class, and the reason.
     let cases = [
         (Lowest, 0, 0, Lowest, "nothing came"),
         (Lowest, 1, 8001, Bulk, "a jumbo frame"),
