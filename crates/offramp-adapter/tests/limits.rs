@@ -461,7 +461,7 @@ fn what_was_taken_is_brought_out_at_once_when_a_port_is_drained() {
     assert_eq!(lan.host(0).left, 9, "nothing is fetched for the sake of draining");
 }
 
-/// A change during the run: of the limit in one direction, or of the receiver's moderation.
+/// A change during the run: a new limit in one direction, another moderation of the receiver, or more frames to send.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Limit(bool, RateLimit),

@@ -394,7 +394,7 @@ fn an_opener_hands_on_what_was_sent_once_and_counts_the_rest_whatever_happens() 
     }
 }
 
-/// Tests words of `ip xfrm` from real text, split and recombined at random.
+/// Tests the parser with words from real `ip xfrm` text, split and recombined at random.
 #[test]
 fn text_that_is_nearly_right_is_read_or_refused_in_one_line() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());
@@ -425,8 +425,8 @@ fn text_that_is_nearly_right_is_read_or_refused_in_one_line() {
     }
 }
 
-/// Tests random statements. Some statements match each other, and define associations for the sender, the receiver, or
-/// both.
+/// Tests the parser with random statements. Some statements match each other, and define associations for the sender,
+/// the receiver, or both.
 #[test]
 fn statements_that_are_right_in_themselves_are_read_or_refused_in_one_line() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());

@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// Number of polls before each nap. Polling detects short-lived states, and a nap leaves the processor to the peer.
 const SPINS_BEFORE_NAP: u32 = 200;
-/// Duration of a nap.
+/// Duration of a nap, a sleep between two polls.
 const NAP: Duration = Duration::from_micros(20);
 
 /// The deadline of a wait.

@@ -105,7 +105,7 @@ pub enum SaError {
     UsedKey {
         /// The association's security parameters index.
         spi: u32,
-        /// Minimum value of `sequence`.
+        /// Minimum [`SaConfig::sequence`] of a further association with the key.
         sequence: u64,
     },
     /// Two ports would seal with the same key and the same sequence numbers.

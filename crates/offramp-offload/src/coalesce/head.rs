@@ -242,7 +242,7 @@ pub(super) struct NetworkFields {
 }
 
 impl NetworkFields {
-    /// Reads the fields. Returns `None` for a truncated header, which a frame with a layout never has.
+    /// Reads the fields from the header. Returns `None` for a truncated header, which a frame with a layout never has.
     #[inline]
     pub(super) fn of(headers: &[u8], shape: &Shape) -> Option<Self> {
         if shape.is_ipv6 {
@@ -271,7 +271,7 @@ pub(super) struct TransportFields {
 }
 
 impl TransportFields {
-    /// Reads the fields. Returns `None` for a truncated header, which a frame with a layout never has.
+    /// Reads the fields from the header. Returns `None` for a truncated header, which a frame with a layout never has.
     #[inline]
     pub(super) fn of(headers: &[u8], shape: &Shape) -> Option<Self> {
         if shape.is_udp {

@@ -111,7 +111,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Reads the fields. Returns `None` if the frame carries no IP.
+    /// Reads the fields from the IP header. Returns `None` if the frame carries no IP.
     #[inline]
     pub(super) fn of(frame: &[u8], layout: &FrameLayout) -> Option<Self> {
         let header = frame[layout.network_start..].first_chunk::<IPV4_HEADER_LEN>()?;

@@ -364,8 +364,8 @@ impl SuperFrame {
         }
     }
 
-    /// Writes the fields of a fragment. All fragments carry the datagram's ID, and the first fragment carries the
-    /// datagram's checksum.
+    /// Writes the header fields that make the frame in `out` a fragment. All fragments carry the datagram's ID, and the
+    /// first fragment carries the datagram's checksum.
     fn write_fragment_fields(&self, frame: &[u8], out: &mut [u8]) {
         let Kind::Fragments { id, udp_checksum } = self.kind else { return };
         let at = self.layout.network_start;

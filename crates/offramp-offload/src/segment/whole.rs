@@ -52,8 +52,9 @@ fn repair(frame: &mut Frame<'_>) {
     }
 }
 
-/// Adds the length to a pseudo-header's sum without length (NDIS, and DPDK's `rte_ipv4_phdr_cksum`), and fills an empty
-/// field. Any other value stays unchanged, because the host knows the final destination of a source route.
+/// Repairs the pseudo-header's sum in the checksum field. Adds the missing length to a sum without length (from NDIS,
+/// or DPDK's `rte_ipv4_phdr_cksum`), and replaces 0 by the whole sum. Any other value stays unchanged, because only the
+/// host knows the final destination of a source route.
 fn repair_pseudo_header(bytes: &mut [u8], layout: &FrameLayout) {
     if layout.transport == Transport::Opaque || layout.fragment || layout.network_options {
         return;

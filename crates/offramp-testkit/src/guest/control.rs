@@ -11,7 +11,7 @@ const PART_LEN_MAX: u64 = 1 << 17;
 /// Time limit for an answer, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A control queue.
+/// The guest's driver of a control queue.
 #[derive(Debug)]
 pub struct ControlQueue {
     pub(super) queue: Queue,

@@ -8,12 +8,12 @@ use virtio_bindings::virtio_net::{
 };
 
 bitflags! {
-    /// The kinds of statistics.
+    /// The kinds of statistics. The documentation of each kind lists the kind's counters.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct StatisticsTypes: u64 {
         /// Received frames: notifications, packets, bytes, interrupts, drops, drops without a buffer.
         const RX_BASIC = VIRTIO_NET_STATS_TYPE_RX_BASIC as u64;
-        /// Checksums of received frames: verified, partial, none, wrong.
+        /// Received frames by checksum: verified, partial, none, wrong.
         const RX_CSUM = VIRTIO_NET_STATS_TYPE_RX_CSUM as u64;
         /// Received super-frames: packets, bytes, coalesced packets, coalesced bytes.
         const RX_GSO = VIRTIO_NET_STATS_TYPE_RX_GSO as u64;
@@ -21,7 +21,7 @@ bitflags! {
         const RX_SPEED = VIRTIO_NET_STATS_TYPE_RX_SPEED as u64;
         /// Transmitted frames: notifications, packets, bytes, interrupts, drops, malformed frames.
         const TX_BASIC = VIRTIO_NET_STATS_TYPE_TX_BASIC as u64;
-        /// Checksums of transmitted frames: none, to be computed.
+        /// Transmitted frames by checksum: none to compute, computed by the device.
         const TX_CSUM = VIRTIO_NET_STATS_TYPE_TX_CSUM as u64;
         /// Transmitted super-frames: packets and bytes, packets and bytes of the segments, packets and bytes of
         /// super-frames with a single segment.

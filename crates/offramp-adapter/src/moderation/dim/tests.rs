@@ -127,7 +127,8 @@ fn it_decides_after_sixty_four_interrupts_and_measures_anew_from_the_one_after_a
     let mut changes = Vec::new();
     for event in 0..=131_u64 {
         let before = dim.index;
-        // Twice the bytes from the second measurement on make the climb start again.
+        // From the second measurement on, each interrupt reports twice the bytes. So the rates improve, and the climb
+        // continues.
         dim.fired(event * PERIOD_NS, 1, if event < 65 { 100 } else { 200 });
         if dim.index != before {
             changes.push(event);

