@@ -1,4 +1,4 @@
-//! Speed of the model: events per second, simulated time per real time, and the speed-up of a sweep with a second
+//! The speed of the model: events per second, simulated time per real time, and the speed-up of a sweep by a second
 //! thread.
 //!
 //! Run with `cargo bench -p offramp-model`. The argument `-- speed` or `-- scaling` selects one part. The bench prints
@@ -41,7 +41,7 @@ const ROUNDS: usize = 15;
 const THREADS: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 
 fn main() {
-    // Skip the options added by cargo.
+    // Ignore the options that cargo adds.
     let parts: Vec<String> = std::env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
     let is_asked = |part: &str| parts.is_empty() || parts.iter().any(|asked| asked == part);
     if is_asked("speed") {

@@ -10,7 +10,7 @@ use pcie::Pcie;
 use pcix::PciX;
 use serde::Deserialize;
 
-/// A ratio of 1 in parts per million, the unit of ratios.
+/// The ratio 1 in parts per million. The model stores all ratios in parts per million.
 pub const PPM: u64 = 1_000_000;
 
 /// An ISA card whose driver copies every byte. The processor waits for each transfer, so bus time is also processor

@@ -1,4 +1,6 @@
-//! Published results compared with the model: cases, one per file, and the 60 claims shipped with offramp.
+//! Published results compared with the model. A case is a file with one published result, and with the runs that
+//! reproduce the result. The claims are the 60 cases shipped with offramp. A case has one or more rows in the table of
+//! claims. A row has a published figure, the model's figure, and a target for the deviation.
 //!
 //! A row that misses its target stays in the table. The profile of a fitted or chosen number names the rows for which
 //! the number was fitted or chosen. A row whose result depends on a fitted or chosen number is no prediction. The table
@@ -10,7 +12,7 @@
 //! | `claims/engine.rs` | runs and expressions of a case; the parameters that affect a row |
 //! | `claims/functions.rs` | functions for expressions |
 //! | `claims/mechanism.rs` | charts of the mechanisms behind the claims, one file per mechanism |
-//! | `claims/live.rs` | the lab's measurements of a claim |
+//! | `claims/live.rs` | measurements of a claim by `offramp lab` |
 
 mod case;
 mod engine;
@@ -53,7 +55,7 @@ pub enum Kind {
     /// No number was fitted to the row, or chosen for the row.
     #[default]
     Predicted,
-    /// The row follows from the structure of the model only: an exact number, or a sign.
+    /// The row follows only from the structure of the model: an exact number, or the sign of a difference.
     Structural,
     /// The row has no published figure. The table only shows the model's result.
     Shown,
@@ -64,7 +66,7 @@ pub enum Kind {
 pub struct Dependence {
     /// Name of the parameter.
     pub name: &'static str,
-    /// Elasticity: percent of the figure per percent of the parameter.
+    /// Elasticity: change of the figure in percent, per percent of the parameter.
     pub elasticity: f64,
     /// Kind of evidence for the parameter's value.
     pub tag: Tag,
@@ -86,7 +88,7 @@ pub struct Row {
     /// Lowest and highest result of the model over the intervals of all uncertain numbers, including the nominal
     /// result. `None` if no number has an interval.
     pub interval: Option<[String; 2]>,
-    /// The lab's measurements of the claim, one per comparison; `None` without measurements.
+    /// Measurements of the claim by `offramp lab`, one per comparison; `None` without measurements.
     pub live: Option<Vec<Live>>,
     /// Deviation of the model's figure from the published figure.
     pub error: Option<f64>,
@@ -139,7 +141,7 @@ pub struct Table {
     pub predicted_figures_met: usize,
     /// Number of rows that miss their target.
     pub missed_rows: usize,
-    /// The lab's run with the measurements in `live`; `None` if no run was given.
+    /// The run of `offramp lab` that measured the values in [`Row::live`]; `None` if no run was given.
     pub live_run: Option<LiveRun>,
 }
 
@@ -235,7 +237,7 @@ fn intervals(engine: &Engine, specs: &[(&Case, &RowSpec)], samples: usize) -> Ve
 }
 
 /// Formats the table for display: one line per row, the row's assumptions below the line, and the counts at the end.
-/// The lab's measurements of a claim follow the claim's first row.
+/// The measurements of a claim by `offramp lab` follow the claim's first row.
 pub fn text(table: &Table) -> String {
     render("claims.txt", context! { table => Serde(table), met_percent => MET_PERCENT, met_points => MET_POINTS })
 }
@@ -250,7 +252,7 @@ fn numbers(cases: &[Case], tag: Tag) -> Vec<FittedNumber> {
     found.into_values().collect()
 }
 
-/// The claims, in numerical order.
+/// Path and text of each claim, in numerical order.
 static EMBEDDED: &[(&str, &str)] = embedded! { "cases", "toml":
     "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "M9", "M10", "M11", "M12", "M13", "M14", "M15", "M16", "M17", "M18", "M19", "M20", "M21",
     "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11", "R12",

@@ -284,7 +284,7 @@ pub struct ExchangeConfig {
 }
 
 impl ExchangeConfig {
-    /// Returns the number of requests per arrival.
+    /// Returns the number of requests that become due at once.
     pub fn at_once(&self) -> u64 {
         if self.arrivals == Arrivals::Bursts { self.burst } else { 1 }
     }

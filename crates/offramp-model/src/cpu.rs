@@ -95,7 +95,7 @@ impl<J> Cpu<J> {
         next.map(|priority| self.start(now, priority))
     }
 
-    /// Returns the total time spent on jobs of a priority up to `now`.
+    /// Returns the total time up to `now` that was spent on jobs of `priority`.
     pub fn busy(&self, now: Time, priority: Priority) -> Span {
         let of_running = if self.running == Some(priority) { now.since(self.since) } else { Span::ZERO };
         self.busy[priority as usize] + of_running

@@ -1,4 +1,4 @@
-//! A queue of future events, ordered by time. Events for the same time are in the order of scheduling.
+//! A queue of future events, ordered by time. Events for the same time occur in the order in which they were scheduled.
 
 use crate::time::Time;
 use std::cmp::Reverse;
@@ -21,7 +21,7 @@ impl<E> Default for EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// Schedules an event. Events already scheduled for the same time come first.
+    /// Schedules an event, after all events already scheduled for the same time.
     pub fn schedule(&mut self, at: Time, event: E) {
         let slot = self.free.pop().unwrap_or(self.events.len());
         match self.events.get_mut(slot) {

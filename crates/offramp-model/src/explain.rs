@@ -1,4 +1,5 @@
-//! Breakdown of the time per frame: link, bus, adapter memory, processors and idle time.
+//! Breakdown of the time per frame into activities and idle time: of the link, the bus, the adapter's memory and the
+//! processors.
 
 use crate::link::{FCS_LEN, INTERFRAME_GAP_LEN, PREAMBLE_LEN};
 use crate::metrics;

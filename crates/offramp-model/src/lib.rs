@@ -1,10 +1,11 @@
 //! Simulated adapters, buses and hosts in virtual time.
 //!
 //! A run is a discrete-event simulation in whole picoseconds. The same profile, workload and seed give bit-identical
-//! results. A run calls the product's own code instead of a copy, and adds the time of each step. The product's code
-//! decides the contents and losses of an adapter's memory ([`offramp_impair::memory`]) and the times of interrupts
-//! ([`offramp_adapter::moderation`]). The product's code also decides the receive queue of a connection
-//! ([`offramp_offload::rss`]) and the segmentation or fragmentation of a frame ([`offramp_offload::segment`]).
+//! results. The model calls offramp's own code, not a copy of it, for four decisions: the contents and losses of an
+//! adapter's memory ([`offramp_impair::memory`]), the times of interrupts ([`offramp_adapter::moderation`]), the
+//! receive queue of a connection ([`offramp_offload::rss`]), and the segmentation or fragmentation of a frame
+//! ([`offramp_offload::segment`]). The model adds the time that each step takes on the link, the bus and the
+//! processors.
 //!
 //! | module | content |
 //! |---|---|
@@ -13,7 +14,7 @@
 //! | [`bus`] | the cost of moving bytes between an adapter and its host |
 //! | [`link`] | the link: half duplex with collisions, or full duplex |
 //! | [`tcp`], [`rpc`] | windows and timers of TCP; calls and frames of NFS |
-//! | [`profile`], [`config`] | files for hosts, adapters, buses and links; each number has a unit, a source and a tag |
+//! | [`profile`], [`config`] | files for hosts, adapters, buses and links, with the evidence for each number |
 //! | [`simulation`] | one simulation run |
 //! | [`explain`] | breakdown of the time per frame |
 //! | [`metrics`], [`compare`] | metrics of an outcome; comparison of two systems |
@@ -24,7 +25,8 @@
 
 #![forbid(unsafe_code)]
 
-/// Embeds files from a directory of this crate, as pairs of path and text.
+/// Embeds the named text files of a directory of this crate. Expands to a slice with the path and the text of each
+/// file.
 macro_rules! embedded {
     ($directory:literal, $extension:literal: $($name:literal),* $(,)?) => {
         &[$((

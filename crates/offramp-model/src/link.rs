@@ -73,7 +73,8 @@ impl LinkConfig {
         Span::of_bytes_at(len, self.rate_bps)
     }
 
-    /// Checks that the link can be half duplex: a station must detect a collision while it sends its shortest frame.
+    /// Checks the rate and the delay of a half-duplex link: a station must detect a collision while it sends its
+    /// shortest frame. A full-duplex link is always valid.
     ///
     /// # Errors
     /// Returns the name of the invalid parameter, and the reason.
@@ -131,13 +132,13 @@ pub enum Action {
     },
 }
 
-/// The state of a station.
+/// The state of one station on the link.
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
     /// Start and end of the current transmission of this station.
     sends: Option<(Time, Time)>,
-    /// Time from which this station has neither sensed carrier nor sent. The current transmission of the other station
-    /// is not included.
+    /// Start of the time in which this station has neither sent nor sensed carrier. Ignores the current transmission of
+    /// the other station.
     quiet_from: Time,
     /// Time at which the station requested the link.
     asked: Option<Time>,
@@ -186,7 +187,7 @@ impl Link {
         if began + delay <= listens_until { at.max(ends + delay + gap) } else { at }
     }
 
-    /// Starts a transmission that takes `frame_time`.
+    /// Starts the transmission scheduled by `begin`, with a duration of `frame_time`.
     pub fn begin(&mut self, begin: Begin, frame_time: Span, rng: &mut ChaCha8Rng) -> Action {
         let Begin { station, at: now, generation } = begin;
         let other = 1 - station;

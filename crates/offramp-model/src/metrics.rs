@@ -6,7 +6,7 @@ use crate::time::PICOSECONDS_PER_SECOND;
 /// A metric of an outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Name in columns and options. The name ends with the unit.
+    /// Name of the metric's column in a table, and of the metric in command-line options. The name ends with the unit.
     pub name: &'static str,
     /// Heading for display, with the unit.
     pub heading: &'static str,
@@ -17,7 +17,7 @@ pub struct Metric {
 /// Defines [`METRICS`] from a list of names, functions and headings.
 macro_rules! metrics {
     ($($name:ident: $value:expr, $heading:literal;)+) => {
-        /// Every metric, in the order of columns.
+        /// Every metric, in the order of the columns of a table.
         pub static METRICS: &[Metric] =
             &[$(Metric { name: stringify!($name), heading: $heading, value: $value }),+];
     };
@@ -63,8 +63,7 @@ pub fn find(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
 }
 
-/// Returns a metric of requests, datagrams or frames. The value is NaN for a workload without requests, datagrams or
-/// raw frames.
+/// Returns a latency metric. The value is NaN for a workload without requests, datagrams or raw frames.
 fn latency(outcome: &Outcome, value: fn(&Latency) -> f64) -> f64 {
     outcome.latency.as_ref().map_or(f64::NAN, value)
 }

@@ -1,4 +1,5 @@
-//! Profiles: files that describe hosts, adapters, buses, links and peers. Each number has a unit, a source and a tag.
+//! Profiles: files that describe hosts, adapters, buses, links and peers. Each number has a unit, a source and a tag
+//! for the kind of evidence ([`quantity::Tag`]).
 //!
 //! A file describes one part (`kind = "adapter"`), or a whole system of named parts (`kind = "system"`). A file can
 //! extend another file of the same kind (`extends = "wd8003ep"`), and then lists only the differences:
@@ -162,7 +163,8 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Adds one file in this order: the file that it extends, the files of its parts, and its own values.
+    /// Adds the values of one file: first those of the file that it extends, then those of the files of its parts, and
+    /// then its own. A later value replaces an earlier one.
     fn add(&mut self, kind: &str, name: &str, from: &Path, chain: &mut Vec<String>) -> Result<(), ProfileError> {
         let (file, directory, text) = read(kind, name, from)?;
         let names_itself = chain.contains(&file) || chain.len() >= EXTENDS_MAX;
@@ -373,7 +375,7 @@ impl Profile {
     }
 }
 
-/// Adds the key of the referring file to an error, if the referenced file is unknown or unreadable.
+/// Adds the key that refers to a file to an error about this file, if the file is unknown or unreadable.
 fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
     match error {
         ProfileError::Unknown { .. } | ProfileError::Read { .. } => key_error(file, key, error.to_string()),

@@ -1,8 +1,8 @@
 //! NFS reads over UDP: the frames of a reply, and the outstanding calls. The module also builds real frames for hashing
 //! and segmentation.
 //!
-//! The reply is a real frame, and the product's own code fragments the reply. The model therefore needs no formula for
-//! the number and lengths of the fragments.
+//! The model builds the reply as a real frame, and offramp's own code fragments this frame. The model therefore needs
+//! no formula for the number and lengths of the fragments.
 
 use crate::time::Time;
 use offramp_offload::frame::Frame;
@@ -38,7 +38,7 @@ fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
     frame_lens(&udp_frame(&mut datagram(datagram_len)))
 }
 
-/// Segments `frame` with the adapter's own code, and returns the lengths of the resulting frames.
+/// Segments `frame` with offramp's own code, and returns the lengths of the resulting frames.
 fn frame_lens(frame: &Frame<'_>) -> Result<Vec<u64>, Refused> {
     let mut segmenter = Segmenter::new(frame, &SegmentPolicy::default())?;
     let frames = 0..segmenter.frames_left();
@@ -112,7 +112,7 @@ pub(crate) fn tcp_frame(from: Endpoint, to: Endpoint) -> Vec<u8> {
     frame
 }
 
-/// Builds the first frame of the reply to a read of `size` bytes, fragmented by the product's own code.
+/// Builds the first frame of the reply to a read of `size` bytes, fragmented by offramp's own code.
 ///
 /// # Errors
 /// Returns an error if the reply exceeds one UDP datagram.
@@ -151,7 +151,7 @@ fn tcp_super_frame(bytes: &mut [u8], mss: u64) -> Frame<'_> {
 
 /// Returns the payload lengths of the segments of a TCP super-frame with `len` bytes.
 ///
-/// The adapter's own code segments a real frame.
+/// offramp's own code segments a real frame.
 pub fn tcp_payloads(len: u64, mss: u64) -> Vec<u64> {
     let lens = frame_lens(&tcp_super_frame(&mut large_send(0, len), mss));
     let payloads = |lens: Vec<u64>| lens.into_iter().map(|len| len - TCP_HEADERS_LEN as u64).collect();

@@ -42,7 +42,7 @@ pub(crate) const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "w
 pub enum Ranges {
     /// From value / (1 + share) to value × (1 + share).
     Share(f64),
-    /// The interval in the profile. A parameter without an interval varies by the given share, as with
+    /// The interval in the profile. A parameter without an interval has a range given by the share, as with
     /// [`Ranges::Share`].
     Intervals(f64),
 }
@@ -85,7 +85,7 @@ impl Factor {
         between(self.key, [self.low, self.high], !self.is_linear, place)
     }
 
-    /// Returns whether the two ends of the range differ, and whether both ends are valid in this profile.
+    /// Returns `true` if the two ends of the range differ, and both are valid in this profile.
     fn varies(&self, profile: &Profile) -> bool {
         let is_value = |value| profile.clone().set_base_units([(self.key, value)]).is_ok();
         self.low < self.high && is_value(self.low) && is_value(self.high)
@@ -134,7 +134,7 @@ pub struct Study<'a> {
     pub metric: &'static Metric,
     /// Number of concurrent runs.
     pub threads: NonZeroUsize,
-    /// Parameters without a second valid value in the range.
+    /// Names of the parameters that the study does not vary, because their range contains no second valid value.
     pub not_varied: &'a [&'static str],
 }
 
@@ -181,7 +181,7 @@ pub struct Effect {
 /// The result of a study.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
-    /// Parameters not varied, because the range has no second valid value.
+    /// Names of the parameters that were not varied, because their range contains no second valid value.
     pub not_varied: Vec<&'static str>,
     /// Name of the method, with its source.
     pub method: &'static str,

@@ -5,16 +5,16 @@
 //! | `simulation.rs` | start, event loop and end of a run |
 //! | `simulation/line.rs` | the stations and the link |
 //! | `simulation/transfer.rs` | transfers by a bus-master adapter |
-//! | `simulation/driver.rs` | interrupts, reading frames from the adapter |
+//! | `simulation/driver.rs` | the driver: interrupts, receive and transmit |
 //! | `simulation/napi.rs` | polling instead of interrupts |
 //! | `simulation/send.rs` | transmit path of TCP and UDP in the host |
 //! | `simulation/host.rs` | receive path of TCP and UDP, and processes of the host |
 //! | `simulation/message.rs` | requests, responses, datagrams and raw frames |
 //! | `simulation/peer.rs` | the peer |
-//! | `simulation/state.rs` | the state of a run, its events, the work of its processors |
+//! | `simulation/state.rs` | the state of a run, its events, the jobs of its processors |
 //! | `simulation/engine.rs` | FIFOs, engine and bus of a bus-master adapter |
 //! | `simulation/queue.rs` | a queue pair |
-//! | `simulation/exchange.rs` | outstanding exchanges, and their queues |
+//! | `simulation/exchange.rs` | exchanges (such as a request with its response), with their waiting times and losses |
 //! | `simulation/steering.rs` | the queue of each connection (RSS) |
 //! | `simulation/outcome.rs`, `latency.rs` | counters and results |
 //! | `simulation/frame.rs` | a frame |

@@ -31,7 +31,7 @@ use std::collections::HashSet;
 use std::io;
 use std::num::NonZeroUsize;
 
-/// Separator between the parts of a fingerprint.
+/// Separator between the parts of a sweep's fingerprint ([`Sweep::fingerprint`]).
 const PART_END: &str = "; ";
 /// Maximum number of points in a sweep.
 pub const POINTS_MAX: usize = 1_000_000;

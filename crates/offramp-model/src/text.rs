@@ -28,7 +28,7 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment
 });
 
-/// Fills a template.
+/// Fills the template `texts/{template}` with `values`.
 ///
 /// # Panics
 /// Never panics: the templates are part of the program, and tests fill them.
@@ -37,8 +37,8 @@ pub(crate) fn render(template: &str, values: Value) -> String {
     template.render(values).unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-/// Formats a number with four digits: three decimals below 10, two below 100, one below 1000, and none from 1000 on. A
-/// whole number gets no decimals.
+/// Formats a number with about four digits: three decimals below 10, two below 100, one below 1000, and none from 1000
+/// on. A whole number gets no decimals.
 fn number(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
@@ -52,7 +52,7 @@ fn number(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Describes the number of intervals in words.
+/// Returns "the interval of NAME" for a single name, or "N intervals".
 pub fn intervals(varied: &[&str]) -> String {
     match varied {
         [only] => format!("the interval of {only}"),

@@ -1,7 +1,7 @@
 //! Virtual time: whole picoseconds since the start of a run.
 //!
-//! 64 bits hold 213 days. This module computes without floating point, so a run gives the same result on every machine.
-//! Additions saturate at [`Time::NEVER`].
+//! A time has 64 bits, enough for 213 days. This module computes without floating point, so a run gives the same result
+//! on every machine. Additions saturate at [`Time::NEVER`].
 
 use serde::{Deserialize, Serialize};
 use std::ops::{Add, AddAssign, Sub};
@@ -29,7 +29,8 @@ impl Time {
     /// A time after the end of any run.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// Returns whole nanoseconds since the start, rounded down. The adapter's own code counts in nanoseconds.
+    /// Returns whole nanoseconds since the start, rounded down. Used for offramp's own code, which counts in
+    /// nanoseconds.
     pub fn ns(self) -> u64 {
         self.0 / PICOSECONDS_PER_NANOSECOND
     }
@@ -44,12 +45,12 @@ impl Span {
     /// A span of zero.
     pub const ZERO: Self = Self(0);
 
-    /// Converts microseconds.
+    /// Converts microseconds to a duration.
     pub const fn us(us: u64) -> Self {
         Self(us.saturating_mul(PICOSECONDS_PER_MICROSECOND))
     }
 
-    /// Converts nanoseconds.
+    /// Converts nanoseconds to a duration.
     pub const fn ns(ns: u64) -> Self {
         Self(ns.saturating_mul(PICOSECONDS_PER_NANOSECOND))
     }
@@ -84,7 +85,7 @@ impl Span {
         divide(u128::from(self.0) * u128::from(ppm), PPM)
     }
 
-    /// Returns whole nanoseconds, rounded down. The adapter's own code counts in nanoseconds.
+    /// Returns whole nanoseconds, rounded down. Used for offramp's own code, which counts in nanoseconds.
     pub fn whole_ns(self) -> u64 {
         self.0 / PICOSECONDS_PER_NANOSECOND
     }

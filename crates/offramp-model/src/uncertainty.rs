@@ -1,6 +1,6 @@
-//! The effect of uncertain numbers on an outcome.
+//! The effect of uncertain numbers in a profile on the outcome of a run.
 //!
-//! Each number with an interval is one axis of a Latin hypercube ([`crate::sweep`]). If a number has an interval in
+//! Each number that has an interval is one axis of a Latin hypercube ([`crate::sweep`]). If a number has an interval in
 //! both compared systems, each sample uses the same relative position in both intervals.
 
 use crate::config::Workload;
@@ -226,7 +226,8 @@ mod tests {
             let figure = joint.figures.iter().find(|figure| figure.name == "throughput_kib_per_s").unwrap();
             (figure.pairs, figure.second_is_higher)
         };
-        // With independent draws, the slower bus would sometimes belong to the faster system.
+        // If `host.tcp_time` were drawn separately for each system, the system with the slower bus would sometimes be
+        // faster.
         assert_eq!(higher([&slow, &fast]), (16, 16));
         assert_eq!(higher([&fast, &slow]), (16, 0));
         assert_eq!(higher([&slow, &slow]), (16, 0));

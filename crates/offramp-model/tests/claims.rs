@@ -1,4 +1,5 @@
-//! The table of claims meets its targets, and matches the reviewed table.
+//! The table of claims: every row meets its target, except for known misses, and the table equals the reviewed table in
+//! `claims.txt`.
 
 use offramp_model::claims::{self, Dependence, FittedNumber, Kind, Row, Table};
 use offramp_model::profile::quantity::Tag;
@@ -79,7 +80,7 @@ fn the_rows_are_counted_by_kind_and_each_figure_that_is_met_once() {
     let chosen: Vec<_> = TABLE.rows.iter().filter(|row| row.kind == Kind::Chosen).map(|row| row.id.as_str()).collect();
     assert_eq!(chosen, ["M2", "M2", "R1", "R2", "R3", "R4", "R6", "R7", "R7", "R9", "R12", "I17"]);
     assert_eq!(TABLE.chosen_rows, chosen.len());
-    // The figures met are two of I7, two of H1 under either explanation, and one of M20.
+    // The figures that predictions meet: two of I7, two of H1 (with both explanations), and one of M20.
     assert_eq!(TABLE.predicted_figures_met, 5);
     assert!(TABLE.predicted_figures > TABLE.predicted_figures_met, "misses are figures, too");
 }

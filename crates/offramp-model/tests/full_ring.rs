@@ -1,4 +1,4 @@
-//! A full ring triggers the interrupt, in the model as between the product's own ports.
+//! A full ring triggers the interrupt: in the model, and between two of offramp's own ports.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -51,8 +51,8 @@ fn in_the_product(ring_entries: usize) -> Burst {
     Burst { lost: received.lost_total(), interrupts: received.interrupts.get() }
 }
 
-/// Returns the number of frames lost in a run of the model, and the number of interrupts per complete reply. As in the
-/// product, the host empties the ring before the next reply.
+/// Returns the number of frames lost in a run of the model, and the number of interrupts per complete reply. As with
+/// offramp's ports, the host empties the ring before the next reply.
 fn in_the_model(ring_entries: usize) -> Burst {
     let settings = [
         ("adapter.receive_descriptors", format!("{ring_entries}frame")),

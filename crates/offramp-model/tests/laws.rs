@@ -1,5 +1,6 @@
-//! Laws of runs, stored in files. Each file in `tests/laws` is a case. The rows of a case state conditions and show
-//! figures. Each law in `tests/drawn` must hold for every system drawn at random for the law.
+//! Checks conditions on the results of the model, stored in files. A file in `tests/laws` is a case
+//! ([`offramp_model::claims`]): its rows state conditions on fixed runs. A law in `tests/drawn` states conditions that
+//! hold for every system drawn at random.
 
 use minijinja::value::{Serde, merge_maps};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
@@ -18,7 +19,7 @@ use std::sync::LazyLock;
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 
-/// Settings of a run: system, workload and parameters. Each value is a template over the drawn values.
+/// Settings of a run by name: the system, the workload and parameters. Each value is a template over the drawn values.
 type Texts = BTreeMap<String, String>;
 type Names = BTreeMap<String, Value>;
 

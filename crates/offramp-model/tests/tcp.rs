@@ -1,4 +1,4 @@
-//! The model of TCP with losses, compared with throughput laws.
+//! The model of TCP with losses, compared with published laws of TCP throughput.
 
 use offramp_model::tcp::{AckPolicy, Receiver, Segment, Sender, SenderConfig, Variant};
 use offramp_model::time::{Span, Time};

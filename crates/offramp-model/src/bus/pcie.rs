@@ -1,8 +1,8 @@
 //! PCI Express: the rate limited by packets, credits, outstanding reads and an IOMMU.
 //!
 //! Bytes on the link are counted as in the model of `pcie-bench` (Neugebauer et al., SIGCOMM 2018). The bytes include
-//! transaction layer packets with headers and framing, acknowledgements, credit updates and skip symbols. A model of
-//! only the bytes overestimates the rate, so this model adds three effects:
+//! transaction layer packets with headers and framing, acknowledgements, credit updates and skip symbols. A model that
+//! counts only bytes overestimates the rate, so this model adds three effects:
 //!
 //! - The adapter's engine takes a fixed time for each read request and each write, in addition to the time on the link.
 //!   Transfers in both directions share the engine.

@@ -30,12 +30,12 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Name of the run in a case without named runs. Expressions read the figures of this run without a prefix.
+/// Name of the run in a case without named runs. Expressions name the figures of this run without a prefix.
 pub(super) const ONLY_RUN: &str = "run";
 
 pub(super) type Settings = BTreeMap<String, String>;
 
-/// A comparison of two variants of a lab experiment.
+/// A comparison of two variants of an experiment of `offramp lab`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
@@ -94,10 +94,10 @@ pub struct Case {
     pub published: String,
     /// The publication, and the machine of the measurement.
     pub source: String,
-    /// Remark about the lab's measurements of the claim; empty for no remark.
+    /// Remark about measurements of the claim by `offramp lab`; empty for no remark.
     #[serde(default)]
     pub note: String,
-    /// The lab's comparisons for the case; empty if the lab cannot measure the claim.
+    /// The comparisons by which `offramp lab` measures the claim; empty if `offramp lab` cannot measure the claim.
     #[serde(default)]
     pub lab: Vec<Comparison>,
     pub(super) system: Option<String>,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Minimum elasticity at which a figure counts as dependent on a parameter: percent of the figure per percent of the
 /// parameter.
 const DEPENDS_FROM: f64 = 0.05;
-/// Key of the reason why a run stalled. A run with an outcome lacks this key.
+/// Key among the figures of a stalled run: the reason of the stall. The figures of a run with an outcome lack this key.
 const STALLED: &str = "stalled";
 
 /// The figures of a run, set once the run has ended.

@@ -1,5 +1,5 @@
-//! Functions for the expressions of a case: comparisons of runs, and direct results of the adapter's own code and of
-//! the bus models.
+//! Functions for the expressions of a case: comparisons of runs, and results of offramp's own code and of the bus
+//! models without a run.
 
 use super::case::Settings;
 use crate::bus::Transfers;
@@ -19,7 +19,7 @@ use offramp_adapter::port::Arrival;
 use offramp_impair::memory::{Fate, Memory, MemoryConfig};
 use serde::Deserialize;
 
-/// Length of a simulation of several PCI masters, clocks.
+/// Duration of a simulation of several PCI masters, clocks.
 const CYCLES: u64 = 1_000_000;
 
 /// Returns the environment for expressions and texts of cases.

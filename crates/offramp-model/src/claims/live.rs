@@ -1,8 +1,8 @@
-//! The lab's measurements of claims, for the table of claims.
+//! Measurements of claims by `offramp lab`, for the table of claims.
 
 use serde::Serialize;
 
-/// The result of one lab experiment for one claim.
+/// The result of one experiment of `offramp lab` for one claim.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Live {
     /// Name of the experiment.
@@ -39,7 +39,7 @@ pub struct LiveFigure {
     pub ci95: Option<[f64; 2]>,
 }
 
-/// The lab run that measured the figures.
+/// The run of `offramp lab` that measured the figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LiveRun {
     /// Version of offramp used for the measurement.

@@ -1,5 +1,5 @@
-//! Explanatory curves for the mechanisms behind the claims: the model's results over the governing parameter, and
-//! published results. Each mechanism is a file in `charts/`:
+//! Charts of the mechanisms behind the claims: curves of the model's results over one parameter, and published results.
+//! Each mechanism is a file in `charts/`:
 //!
 //! ```toml
 //! title = "The clock of an ISA bus"

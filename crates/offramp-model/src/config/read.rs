@@ -70,7 +70,7 @@ impl Fields<'_> {
         Span(self.0.value(name))
     }
 
-    /// Returns the value of a parameter that limits a number. The value 0 of the parameter means no limit.
+    /// Returns the value of a parameter that sets a limit. The value 0 means no limit, and gives `usize::MAX`.
     fn limit(&self, name: &str) -> usize {
         match self.0.value(name) {
             0 => usize::MAX,

@@ -59,8 +59,8 @@ impl Profile {
         }
     }
 
-    /// Rejects a word of a parameter that requires a certain word of another parameter, if the other parameter has a
-    /// different word. Example: a setting that needs a bus master.
+    /// Checks each parameter whose word requires a certain word of another parameter. Example: a setting that needs a
+    /// bus master.
     fn check_needs(&self) -> Result<(), ProfileError> {
         for key in KEYS.iter().filter(|key| !key.needs.is_empty()) {
             let set = self.word(key.name);
@@ -74,7 +74,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Checks the settings required for several queues. A conflicting setting is rejected, not ignored.
+    /// Checks the settings that several queues require. Rejects a conflicting setting, instead of ignoring it.
     fn check_queues(&self) -> Result<(), ProfileError> {
         let queues = self.value("adapter.queues");
         if queues == 1 {

@@ -13,10 +13,10 @@ pub enum Tag {
     Documented,
     /// Calculated from other numbers, which the source names.
     Derived,
-    /// Fitted to the rows of claims in [`Quantity::fitted_to`]. The rows to which the number was fitted are no
-    /// predictions.
+    /// Fitted, so that the model reproduces the published results of the rows in [`Quantity::fitted_to`]. The model's
+    /// results in these rows are not predictions.
     Fitted,
-    /// Unknown, and chosen with knowledge of the published results of the rows in [`Quantity::fitted_to`]. No result
+    /// Unknown, and chosen by someone who knew the published results of the rows in [`Quantity::fitted_to`]. No result
     /// that depends on this number is a prediction.
     Chosen,
     /// Unknown, and assumed for the reason in [`Quantity::source`].
@@ -81,7 +81,7 @@ impl Dimension {
         names.join(", ")
     }
 
-    /// Converts a decimal number with a unit to base units.
+    /// Converts a decimal number with a unit to base units, or a word of a [`Self::Choice`] to its index.
     ///
     /// # Errors
     /// Returns a message if `number` is not a valid decimal number, or if `unit` is not a valid unit.
@@ -108,7 +108,8 @@ impl Dimension {
         }
     }
 
-    /// Formats a value given in base units. The unit is the largest in which the number is at least 1.
+    /// Formats a value given in base units, in the largest unit in which the number is at least 1. A ratio is always in
+    /// percent, and a [`Self::Choice`] gives its word.
     pub fn show(&self, value: u64) -> String {
         if let Self::Choice(words) = self {
             return words.get(value as usize).copied().unwrap_or("?").to_owned();
@@ -199,7 +200,7 @@ pub struct Quantity {
     pub tag: Tag,
     /// The source of the value, or the reason of an assumption.
     pub source: String,
-    /// The rows of claims for which the number was fitted or chosen.
+    /// The rows of the table of claims ([`crate::claims`]) for which the number was fitted or chosen.
     pub fitted_to: Vec<String>,
 }
 

@@ -28,7 +28,7 @@ impl Drop for Files {
     }
 }
 
-/// Reads a table of `wrong.toml`.
+/// Reads the table `name` of `wrong.toml`: wrong inputs, and parts of the expected errors.
 pub(crate) fn wrong(name: &str) -> Vec<[String; 3]> {
     let mut tables: BTreeMap<String, Vec<[String; 3]>> = toml::from_str(include_str!("wrong.toml")).unwrap();
     tables.remove(name).unwrap()

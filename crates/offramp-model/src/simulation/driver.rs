@@ -1,4 +1,4 @@
-//! The host's adapter and its driver: receive memory, interrupts, receive and transmit.
+//! The work of the host's driver: interrupts, reading frames from the adapter's memory, and transmission.
 
 use super::exchange::{Place, Queue, Stage};
 use super::frame::{Content, Frame, HOST};
@@ -107,8 +107,8 @@ impl Simulation {
         self.wake_datagrams();
     }
 
-    /// Transmits a frame, or queues the frame if no descriptor is free. The caller has already charged the processor
-    /// time for the frame's bytes.
+    /// Transmits a frame, or queues the frame if no descriptor is free. A raw frame is lost if the output queue is
+    /// full, too. The caller has already charged the processor time for the frame's bytes.
     pub(super) fn transmit(&mut self, frame: Frame) {
         let queue = self.steering.of_frame(&frame.content);
         let driver = &mut self.drivers[queue];
@@ -259,7 +259,7 @@ impl Simulation {
 
     fn take_batch(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
-        // Sends completed since the batch began still need an interrupt.
+        // Sends that were completed since the batch began still need an interrupt.
         if driver.completed.sends == 0 {
             driver.seen();
         }
@@ -295,7 +295,8 @@ impl Simulation {
     }
 
     /// Removes from `batch` the aggregates to hold for further segments, and returns these aggregates. An aggregate is
-    /// held if it is the last aggregate of its connection in `batch`, has room, and began in the current tick.
+    /// held if it is the last aggregate of its connection in `batch`, has room, and began in the current tick of Linux'
+    /// clock.
     fn hold(&self, batch: &mut Vec<Aggregate>) -> Vec<Aggregate> {
         let segments_max = self.config.adapter.segments_max;
         let last_of = |flow| batch.iter().rposition(|of| of.frame.flow() == flow);

@@ -1,8 +1,8 @@
 //! The path of a frame through a bus-master adapter: FIFOs, engine, descriptors and bus.
 //!
 //! A received frame waits in the receive FIFO until the bus has transferred the frame to the host. The adapter reads a
-//! frame for transmission in pieces, when the transmit FIFO has room. The engine segments a super-frame. The product's
-//! own code ([`offramp_offload::segment`]) decides the segments of a super-frame.
+//! frame for transmission in pieces, when the transmit FIFO has room. The engine segments a super-frame. offramp's own
+//! code ([`offramp_offload::segment`]) decides the segments of a super-frame.
 
 use super::frame::{Content, Frame};
 use crate::bus::pci::{Command, Pci};
@@ -114,7 +114,7 @@ fn part_of_burst(pci: &Pci, command: Command, bytes: u64) -> Span {
     Span((u128::from(of_burst.0) * u128::from(bytes) / u128::from(burst)) as u64)
 }
 
-/// Descriptors of one frame.
+/// The descriptors of one frame, and the number of descriptors that one transaction fetches or writes back.
 #[derive(Clone, Copy, Debug)]
 struct Descriptors {
     count: u64,
@@ -234,7 +234,8 @@ impl Dma {
         let is_part = posted.frame.flow().is_some() && posted.frame.len > headers_len + mss;
         let is_first = posted.piece == 0;
         let count = match (is_first, is_part) {
-            // A super-frame needs a descriptor for its headers, and one per page touched by the payload.
+            // A super-frame needs one descriptor for its headers, and one for each page of its payload. A payload that
+            // does not start at a page boundary touches one page more than its length in pages: hence 2.
             (true, true) => 2 + posted.frame.len.div_ceil(PAGE_LEN),
             (true, false) => 1,
             (false, _) => 0,
@@ -257,7 +258,8 @@ impl Dma {
         }
     }
 
-    /// Returns the next frame of a posted send, and whether the frame is the last of the send.
+    /// Returns the next frame of a posted send: the next segment of a super-frame, or the posted frame. The second
+    /// result is `true` for the last frame of the send.
     fn piece(&mut self, posted: &Posted, mss: u64, headers_len: u64) -> (Frame, bool) {
         let Content::Segment { flow, start, len } = posted.frame.content else { return (posted.frame, true) };
         if len <= mss {

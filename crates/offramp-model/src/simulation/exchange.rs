@@ -1,8 +1,9 @@
-//! Exchanges: requests with responses over UDP or TCP, and datagrams or raw frames at a given rate. The module records
-//! the due time, the waiting times and the loss of each exchange.
+//! An exchange is a request with its response over UDP or TCP, or a datagram or raw frame without a response. This
+//! module records the due time, the waiting times and the loss of each exchange.
 //!
-//! A raw frame is a message without a protocol. Forwarding is modelled as an exchange. The request is the frame
-//! received on the first adapter, and the response is the same frame sent through the second adapter.
+//! A message is a request, a response or a datagram. A raw frame is a message without a protocol. A forwarded frame is
+//! an exchange, too: the request is the frame received on the first adapter, and the response is the same frame sent
+//! through the second adapter.
 //!
 //! A message over UDP is one datagram. A message over TCP has one or more segments, and carries the acknowledgement of
 //! the previous message. A lost message over TCP is retransmitted after the sender's minimum timeout. If a message over
@@ -100,7 +101,7 @@ pub(super) enum Queue {
 /// Display names of the queues, in the order of [`Queue`].
 const QUEUES: [&str; 3] = ["ring", "backlog", "output queue"];
 
-/// A class of exchanges with equal frame lengths.
+/// A class of exchanges with equal frame lengths, such as one frame size of a mix.
 #[derive(Debug)]
 struct Kind {
     /// Relative frequency of this class.
@@ -193,7 +194,7 @@ pub(super) struct Exchanges {
     pub(super) arrived: [u64; 2],
     /// Number of bytes in the socket's receive buffer, including overhead.
     pub(super) socket_len: u64,
-    /// Number of messages on which the host's process has not finished its work.
+    /// Number of messages that wait for the host's process, or on which the process works.
     pub(super) unsent: u64,
     under_way: Occupancy,
     /// Number of outstanding exchanges at the start of the measured time.

@@ -1,4 +1,4 @@
-//! Frames, frame contents, and the two stations.
+//! A frame of the simulation: its length and content, without bytes. Also the indices of the two stations.
 
 use crate::link::Station;
 

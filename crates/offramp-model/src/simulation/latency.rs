@@ -5,7 +5,7 @@ use minijinja::value::Serde;
 use minijinja::{Value, context};
 use serde::Serialize;
 
-/// The results of exchanges over the measured time.
+/// The latencies, rates and losses of a run's exchanges over the measured time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
     /// `true` if the exchanges are raw frames.
@@ -38,7 +38,7 @@ pub struct Latency {
     /// microseconds.
     pub under_way_at_end_us: f64,
     /// `true` if the number of outstanding exchanges grew by more than one burst, and by more than 1 % of the exchanges
-    /// due. If `grows` is `true`, latencies depend on the length of the run.
+    /// due. The latencies then depend on the duration of the run.
     pub grows: bool,
     /// Mean number of raw frames in each queue of the host.
     pub queues: Vec<QueueMean>,

@@ -53,7 +53,7 @@ impl Simulation {
         }
     }
 
-    /// Completes a frame sent by the host on a full-duplex link.
+    /// Completes a frame that the host has sent on a full-duplex link, and passes the frame on to the peer.
     pub(super) fn on_left(&mut self, frame: Frame) {
         self.on_transmitted(frame);
         self.on_peer_frame(frame, self.now + self.config.link.delay);

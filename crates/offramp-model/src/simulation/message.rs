@@ -187,8 +187,8 @@ impl Simulation {
         }
     }
 
-    /// Returns the delay from the wake-up of a process until the process runs. The delay is zero if the processor
-    /// already has work for processes.
+    /// Returns the delay from the wake-up of the process for a message until the process runs. The delay is zero if the
+    /// processor already has work for processes.
     fn wake_up(&mut self, message: Message) -> Span {
         let (least, tail) = (self.config.host.wake_up_time, self.config.host.wake_up_tail);
         let processor = self.place(Priority::User, &Job::Process(message));

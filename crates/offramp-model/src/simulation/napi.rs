@@ -6,7 +6,7 @@
 //! |---|---|
 //! | interrupts | an interrupt; after the poll, interrupts are enabled |
 //! | deferral (`host.defer_hard_irqs`) | a timer of `host.gro_flush_timeout`; at most `defer_hard_irqs` in a row |
-//! | busy polling (`host.busy_poll`) | a process without data to read, on the processor of this process |
+//! | busy polling (`host.busy_poll`) | a process that waits for data, on the processor of the process |
 //! | suspension (`host.irq_suspend_timeout`) | as in busy polling; interrupts stay off while the process works |
 
 use super::outcome::Activity;
@@ -14,8 +14,8 @@ use super::state::{Event, Job, Simulation};
 use crate::cpu::Priority;
 use crate::time::{PICOSECONDS_PER_MICROSECOND, Span, Time};
 
-/// Tick of Linux' clock at `CONFIG_HZ=1000`, picoseconds. An aggregate begun in an earlier tick is passed to the stack
-/// instead of being held.
+/// Interval between two ticks of Linux' clock at `CONFIG_HZ=1000`, picoseconds. An aggregate begun in an earlier tick
+/// is passed to the stack instead of being held.
 const JIFFY_PS: u64 = 1000 * PICOSECONDS_PER_MICROSECOND;
 
 impl Simulation {
@@ -59,8 +59,8 @@ impl Simulation {
         self.config.host.poll.weight.min(self.config.host.poll.budget)
     }
 
-    /// Counts a batch of `found` frames against the budget of the processor. Returns whether to hold incomplete
-    /// aggregates, because a timer will start another poll.
+    /// Counts a batch of `found` frames against the budget of the processor. Returns `true` if GRO holds incomplete
+    /// aggregates until the next poll, which a timer will start.
     pub(super) fn batch_holds(&mut self, queue: usize, found: usize) -> bool {
         let poll = self.config.host.poll;
         if let Some(processor) = self.deciding {
@@ -71,7 +71,7 @@ impl Simulation {
         poll.gro_flush_timeout > Span::ZERO && (found > 0 || napi.deferrals_left > 0)
     }
 
-    /// Ends a batch after its last frame. The driver polls again, or completes the poll.
+    /// Ends a batch after its last frame. The driver then polls the queue again, or completes the poll.
     pub(super) fn batch_ends(&mut self, queue: usize) {
         let (poll, len_max) = (self.config.host.poll, self.batch_len_max());
         let polls = &mut self.polls[self.deciding.unwrap_or_default()];

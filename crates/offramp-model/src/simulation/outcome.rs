@@ -53,7 +53,7 @@ impl Activity {
     }
 }
 
-/// The difference between two readings of monotonic counters.
+/// Counters that never decrease. `since` returns the difference between this reading and an earlier reading.
 pub(super) trait Since {
     fn since(&self, earlier: &Self) -> Self;
 }
@@ -204,7 +204,7 @@ pub struct ProcessorLoad {
 /// The load of one queue pair of an adapter over the measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QueueLoad {
-    /// Index of the adapter, from 0. Adapter 1 carries forwarded frames.
+    /// Index of the adapter, from 0. Adapter 1 sends the frames that the host forwards.
     pub adapter: u64,
     /// Index of the processor that handles the queue's interrupts, from 0. `None` if interrupts are distributed round
     /// robin.
@@ -314,7 +314,7 @@ impl Outcome {
             busiest_processor_percent: processor_loads.iter().map(|of| of.busy_percent).fold(0.0, f64::max),
             processor_loads,
             queue_loads: parts.queues.iter().enumerate().map(queue_load).collect(),
-            // Forwarded frames leave on another link.
+            // Forwarded frames leave on the link of the second adapter, so the two directions never share a link.
             line_is_shared: !config.link.full_duplex && workload != Workload::Forward,
             bus_is_shared: matches!(config.adapter.bus, Bus::Pci(_) | Bus::PciX(_)),
             cpu_percent: counts.busy.iter().copied().map(percent).sum::<f64>() / processors,

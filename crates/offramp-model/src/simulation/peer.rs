@@ -19,7 +19,8 @@ impl Simulation {
         }
     }
 
-    /// Writes one segment for the application, and schedules the next write.
+    /// Handles a due write of a stream's sender. The peer's application writes one segment, and schedules its next
+    /// write. The host's process writes in [`Self::write_more`].
     pub(super) fn on_write(&mut self, flow: usize) {
         if !self.flows[flow].is_to_host {
             self.flows[flow].write_at = None;
@@ -84,8 +85,8 @@ impl Simulation {
         }
     }
 
-    /// Handles a frame that the peer receives at `arrives`, now or later. No event before `arrives` can change the
-    /// peer's reaction.
+    /// Handles a frame that reaches the peer at `arrives`. This can be in the future: except for a message, no event
+    /// before `arrives` changes the peer's reaction, so the reaction is scheduled now.
     pub(super) fn on_peer_frame(&mut self, frame: Frame, arrives: Time) {
         let at = arrives + self.config.peer.turnaround_time;
         match frame.content {

@@ -8,8 +8,8 @@ use offramp_adapter::moderation::Moderator;
 use offramp_impair::memory::Memory;
 use std::collections::VecDeque;
 
-/// A queue pair as seen by the driver. The adapter's own code decides whether the receive memory stores or loses a
-/// frame.
+/// A queue pair as seen by the driver. offramp's own code ([`offramp_impair::memory`]) decides whether the receive
+/// memory stores or loses a frame.
 #[derive(Debug)]
 pub(super) struct Driver {
     pub(super) memory: Memory,
@@ -57,7 +57,7 @@ pub(super) struct Aggregate {
     pub(super) frame: Frame,
     /// Payload of the first segment, bytes.
     pub(super) piece: u64,
-    /// Number of frames on the link.
+    /// Number of frames of the link that were coalesced into this frame.
     pub(super) segments: u64,
     /// Time at which the driver read the first segment.
     pub(super) since: Time,
@@ -92,9 +92,8 @@ impl Aggregate {
     }
 }
 
-/// An interrupt and the following batches, with the processor time charged for both. The product's ports also measure
-/// the cost of an interrupt together with the following batches. The cost excludes the later work of TCP and of
-/// processes.
+/// An interrupt and the following batches, with the processor time charged for both. offramp's ports, too, measure the
+/// cost of an interrupt together with the following batches. The cost excludes the later work of TCP and of processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handling {
     /// Number of received frames and completed sends, as counted by the moderator.
@@ -137,8 +136,8 @@ impl Driver {
         }
     }
 
-    /// Notifies the moderator of a received frame with `bytes`, or of a completed send (0 bytes). Like the product's
-    /// interrupt gate, this function also passes the free room of the receive memory, so that no frame waits in a full
+    /// Notifies the moderator of a received frame with `bytes`, or of a completed send (0 bytes). Also passes the free
+    /// room of the receive memory to the moderator, like offramp's interrupt gate, so that no frame waits in a full
     /// ring. A completed send does not change the free room.
     pub(super) fn note_waiting(&mut self, now_ns: u64, bytes: u64) {
         if bytes == 0
@@ -158,8 +157,8 @@ impl Driver {
         }
     }
 
-    /// Ends the handler and its deferred part. As in the product's ports, the moderator receives the measured cost if
-    /// at least one frame was handled.
+    /// Ends the handler and its deferred part. As in offramp's ports, the moderator receives the measured cost if at
+    /// least one frame was handled.
     pub(super) fn ends(&mut self) {
         self.is_active = false;
         if let Some(Handling { frames: frames @ 1.., took }) = self.handling.take() {
@@ -205,8 +204,7 @@ pub(super) struct Napi {
     pub(super) found: usize,
     /// Remaining number of polls without a frame, before interrupts are enabled.
     pub(super) deferrals_left: u64,
-    /// Time at which the timer starts a poll; `None` without a scheduled poll. Before `timer_at`, interrupts can be
-    /// enabled or disabled.
+    /// Time at which the timer starts a poll; `None` without a scheduled poll. Until then, interrupts can be on or off.
     pub(super) timer_at: Option<Time>,
     /// `true` if interrupts are off and no poll is in progress.
     pub(super) is_waiting: bool,
@@ -228,9 +226,9 @@ pub(super) struct Polls {
 /// Maximum length of a coalesced frame, bytes: the longest IP packet and an Ethernet header.
 const COALESCED_LEN_MAX: u64 = 65_535 + 14;
 
-/// Coalesces consecutive segments of a connection as the adapter's own code does ([`offramp_offload::coalesce`]). An
-/// aggregate has at most `segments_max` segments and the length of one IP packet. All segments have the length of the
-/// first segment, except for a shorter last segment.
+/// Coalesces consecutive segments of a connection in the same way as offramp's own code
+/// ([`offramp_offload::coalesce`]). An aggregate has at most `segments_max` segments and the length of one IP packet.
+/// All segments have the length of the first segment, except for a shorter last segment.
 pub(super) fn coalesce(batch: &mut Vec<Aggregate>, segments_max: u64) {
     let mut coalesced: Vec<Aggregate> = Vec::with_capacity(batch.len());
     for next in batch.drain(..) {
@@ -254,8 +252,8 @@ mod tests {
 
     const MSS: u64 = 1460;
 
-    /// Returns the lengths of the frames that the adapter's coalescer makes from a stream of super-frames with payload
-    /// lengths `sends`.
+    /// Returns the lengths of the frames that offramp's own coalescer makes from the segments of a stream. The payload
+    /// lengths of the stream's super-frames are `sends`.
     fn coalesced_by_the_adapter(sends: &[u64]) -> Vec<u64> {
         let mut coalescer = Coalescer::new(CoalesceConfig::default());
         let mut lens = Vec::new();

@@ -100,7 +100,8 @@ impl Simulation {
         self.config.workload.write_size.min(DATAGRAM_LEN_MAX)
     }
 
-    /// Returns the costs of writing `len` bytes. The protocol's time `each` is charged per frame.
+    /// Returns the host's costs of sending `len` bytes in `frames`. The time `each` of the protocol is charged for each
+    /// frame.
     pub(super) fn costs_of_frames(
         &self,
         len: u64,
@@ -128,8 +129,8 @@ impl Simulation {
         self.work(Priority::User, Job::Datagram, &costs);
     }
 
-    /// Transmits the fragments of a datagram. The host fragments, because no modelled adapter does (H6). The process
-    /// continues once all fragments have a descriptor.
+    /// Transmits the fragments of a datagram. The host fragments, because no modelled adapter does (claim H6). The
+    /// process continues once all fragments have a descriptor.
     pub(super) fn on_datagram_built(&mut self) {
         self.counts.sends += 1;
         self.datagram_bytes += self.datagram_len();
@@ -148,7 +149,7 @@ impl Simulation {
         }
     }
 
-    /// Makes the process wait until another datagram fits.
+    /// Makes the process wait until another datagram fits into the send buffer and the transmit ring.
     pub(super) fn on_next_datagram(&mut self) {
         self.datagram_waits = true;
         self.wake_datagrams();

@@ -27,7 +27,7 @@ pub(super) enum Event {
     Sent { adapter: usize, station: Station, transmission: u64 },
     /// A station begins to send, unless a later [`Begin`] has replaced this event.
     Begin { adapter: usize, begin: Begin },
-    /// A frame of the host has left on a full-duplex link.
+    /// The last bit of a frame from the host has left on a full-duplex link.
     Left(Frame),
     /// A frame has reached a station.
     Arrive(Station, Frame),
@@ -47,7 +47,7 @@ pub(super) enum Event {
     PeerReplies { slot: usize, number: u64, attempt: u32 },
     /// The peer has processed an acknowledgement.
     PeerAck { flow: usize, next: u64, window: u64 },
-    /// The peer's application writes.
+    /// A write of a stream's sender is due: of the peer's application, or of the host's process.
     Write { flow: usize },
     /// The host's process is due to send another datagram.
     NextDatagram,
@@ -147,7 +147,7 @@ pub(super) struct Flow {
     pub(super) is_to_host: bool,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
-    /// `true` while the process reads or writes.
+    /// `true` while the host's process reads or writes.
     pub(super) process_works: bool,
     /// Number of segments dropped by the host because the adapter reported a bad checksum.
     pub(super) refused: u64,
@@ -156,9 +156,9 @@ pub(super) struct Flow {
     /// Time at which a delayed acknowledgement is due.
     pub(super) ack_due: Option<Time>,
     pub(super) ack_timer_runs: bool,
-    /// Number of bytes written by the process.
+    /// Number of bytes written so far by the sending application or process.
     pub(super) written: u64,
-    /// Scheduled time of the next write, for an application with a rate.
+    /// Scheduled time of the next write of the host's process, if the process writes at a given rate.
     pub(super) write_at: Option<Time>,
 }
 
@@ -216,7 +216,7 @@ pub(super) struct Simulation {
 #[derive(Debug)]
 pub(super) struct StationState {
     pub(super) queue: VecDeque<Frame>,
-    /// `true` if the station has no frame to send.
+    /// `true` if the station neither sends nor waits to send.
     pub(super) is_idle: bool,
     /// Time from the end of one frame until the station is ready for the next frame.
     pub(super) gap: Span,
@@ -274,7 +274,8 @@ impl Simulation {
         }
     }
 
-    /// Returns the index of the adapter on a frame's path. Adapter 1 carries forwarded frames.
+    /// Returns the index of the adapter that receives or sends a frame. Adapter 1 sends the frames that the host
+    /// forwards.
     pub(super) fn adapter_of(&self, frame: &Frame) -> usize {
         usize::from(self.steering.is_forwarded(&frame.content))
     }

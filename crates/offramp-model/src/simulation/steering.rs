@@ -1,8 +1,8 @@
-//! The queue of each connection: receive-side scaling with the product's own hash and indirection table.
+//! The queue of each connection: receive-side scaling with offramp's own hash and indirection table.
 //!
 //! The hash is computed over real frames with the addresses [`PEER_ADDRESS`] and [`HOST_ADDRESS`]. The listening end of
 //! a connection has the port of `ttcp`, and the connecting end has a random port. The random ports depend on the seed
-//! of the run, and come from a separate random stream. The random ports thus do not affect other random numbers.
+//! of the run. They come from a separate stream of random numbers, and thus change no other random number of the run.
 
 use super::frame::Content;
 use crate::config::{Config, Workload};

@@ -1,4 +1,4 @@
-//! A parameter and its values, in the format of the command line.
+//! A varied parameter and its values, parsed from the format of the command line.
 
 use super::{POINTS_MAX, SweepError};
 use crate::profile::Profile;

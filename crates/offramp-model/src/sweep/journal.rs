@@ -9,9 +9,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Marks a failed point. The error follows in place of the figures.
+/// Marks a failed point in the journal. The error follows in place of the metrics.
 const FAILED: &str = "failed";
-/// Advice about a journal of another sweep.
+/// Advice at the end of an error about a journal that belongs to another sweep.
 const OTHER: &str =
     "; finish that sweep with the command and the version that started it, or remove the file to start again";
 

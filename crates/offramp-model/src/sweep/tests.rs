@@ -161,7 +161,7 @@ fn a_journal_of_a_binary_with_other_columns_is_refused_and_left_as_it_is() {
         (head.replacen("offramp ", "offramp 9", 1), "different version or workload".to_owned()),
     ] {
         assert_ne!(other_head, head, "{what}");
-        // Further journals: without a row, and with an incomplete first line.
+        // Three journals of the other sweep: with a row, without a row, and with an incomplete first line.
         for text in [format!("{other_head}\n0\t{figures}\n"), format!("{other_head}\n"), other_head.clone()] {
             let error = refused(&path, &text, &sweep);
             assert!(error.contains(&format!("holds points of a sweep with {what}")), "{error}");

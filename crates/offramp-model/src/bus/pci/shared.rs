@@ -24,7 +24,7 @@ pub struct Master {
     /// Wait states of the master per data phase, clocks.
     pub wait_states: u64,
     /// Length of a transaction without wait states, bytes. The master disconnects instead of inserting wait states, and
-    /// requests the bus again once this number of bytes is ready.
+    /// requests the bus again once this number of bytes is ready. `None` if the master inserts wait states.
     pub disconnect_len: Option<u64>,
     /// Clocks from a retry until the master repeats the request.
     pub retry_cycles: u64,
@@ -45,7 +45,7 @@ pub struct SharedBus {
     pub is_split: bool,
 }
 
-/// [`PCI_33_32`] with a bridge that fetches in 12 clocks, and a latency timer of 64.
+/// [`PCI_33_32`] with a bridge that fetches in 12 clocks, and a latency timer of 64 clocks.
 pub const SHARED_33_32: SharedBus =
     SharedBus { pci: PCI_33_32, latency_timer: 64, fetch_cycles: 12, retry_overhead_cycles: 4, is_split: false };
 
@@ -78,8 +78,8 @@ pub struct Counts {
     pub splits: u64,
     /// Clocks during which the master owned the bus.
     pub owned_cycles: u64,
-    /// Sum over all packets, clocks: the time from the clock at which the packet is ready until its last byte has been
-    /// moved.
+    /// Time from the clock at which a packet is ready until its last byte has been moved, summed over all packets,
+    /// clocks.
     pub packet_cycles: u64,
 }
 
