@@ -2,7 +2,7 @@
 
 use offramp_adapter::port::Arrival;
 
-/// Skips the first `skip` arrivals, and passes the further arrivals to `note`.
+/// Returns a function that ignores its first `skip` calls, and passes the arrivals of all later calls to `note`.
 pub(crate) fn skipping(mut skip: usize, mut note: impl FnMut(Arrival)) -> impl FnMut(Arrival) {
     move |arrival| {
         if skip == 0 {
@@ -12,7 +12,7 @@ pub(crate) fn skipping(mut skip: usize, mut note: impl FnMut(Arrival)) -> impl F
     }
 }
 
-/// Copies a frame into a reused buffer, or into a new one.
+/// Copies a frame into a buffer from `free`, or into a new buffer.
 pub(crate) fn copied(free: &mut Vec<Vec<u8>>, frame: &[u8]) -> Vec<u8> {
     let mut copy = free.pop().unwrap_or_default();
     copy.clear();

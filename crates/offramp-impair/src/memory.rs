@@ -41,7 +41,7 @@ pub struct PacketMemory<W> {
     frames: VecDeque<Vec<u8>>,
     /// Empty buffers for later frames.
     free: Vec<Vec<u8>>,
-    /// The last frame taken by the reader.
+    /// The last frame taken by the reader, lent to the reader until its next call.
     lent: Vec<u8>,
     /// Time up to which all arrivals are in the memory or lost, nanoseconds.
     now_ns: u64,
@@ -78,7 +78,7 @@ impl<W: Line> PacketMemory<W> {
     /// Takes all frames from the wire that arrive by `now_ns`.
     fn fill(&mut self, now_ns: u64) {
         while let Some(at_ns) = self.line.next_arrival_ns().filter(|&at_ns| at_ns <= now_ns) {
-            // The wire lost the frame, or will deliver the frame later.
+            // Without a frame, the wire has lost the frame, or delivers it later.
             let Some(frame) = self.line.take(at_ns) else {
                 if self.line.next_arrival_ns() == Some(at_ns) {
                     break;
@@ -111,7 +111,7 @@ impl<W: Line> PacketMemory<W> {
         overrun as usize
     }
 
-    /// Returns the number of free transmit buffers.
+    /// Returns the number of free transmit buffers; `usize::MAX` without a limit.
     fn free_buffers(&mut self, now_ns: u64) -> usize {
         let Some(buffers) = self.memory.config().transmit_buffers else { return usize::MAX };
         while self.sending.front().is_some_and(|&sent_ns| sent_ns <= now_ns) {

@@ -1,4 +1,4 @@
-//! A line whose frames are read out one after the other, while waiting frames may be lost.
+//! A trait for lines whose frames take time to be read out. Frames that wait for their read can be lost.
 
 use offramp_adapter::port::{Arrival, Line, WirePort};
 

@@ -1,4 +1,4 @@
-//! Impairments make exactly the configured changes. Without configuration, impairments pass all frames unchanged.
+//! Impairments change frames exactly as configured. Without configuration, impairments pass all frames unchanged.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -328,7 +328,8 @@ fn a_bad_frame_that_is_marked_good_is_one_that_its_host_believes() {
     let mut frame = summed(1, &pattern(1, 500));
     *frame.last_mut().unwrap() ^= 1;
     for honours_data_valid in [true, false] {
-        // The verdict is wrong if the checksum is even. For two consecutive sequence numbers, one checksum is even.
+        // With `one_in` = 2, the verdict is wrong for each even checksum. Of two frames with consecutive sequence
+        // numbers, one has an even checksum.
         let mut host = verdict_fault(WrongVerdict::BadIsGood, 2, honours_data_valid);
         for sequence in 1..3 {
             frame[41] = sequence;
@@ -409,8 +410,9 @@ fn one_by_one() -> AdapterConfig {
 
 #[test]
 fn a_segment_that_is_judged_wrongly_never_arrives_until_nobody_judges() {
-    // R8: a retransmission is judged wrongly again, so its connection stalls. A capture must see the frames that the
-    // adapter hides, so it switches the offload off, and the connection continues.
+    // Claim R8 (`offramp-model/cases/R8.toml`): a retransmission gets the wrong verdict again, so its connection
+    // stalls. A capture must see the frames that the adapter hides, so it switches the offload off, and the connection
+    // continues.
     let faults = FaultConfig {
         verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 8 }),
         ..FaultConfig::default()
@@ -469,7 +471,7 @@ fn everything_at_once_is_accounted_for_under_moderation() {
 
 #[test]
 fn a_reversed_batch_reaches_the_host_last_frame_first() {
-    // R10: four frames per interrupt.
+    // Claim R10 (`offramp-model/cases/R10.toml`). The moderation interrupts for every four frames.
     let moderation = ModerationConfig {
         policy: Policy::Coalescing(Coalescing { max_usecs: 10_000, max_packets: 4 }),
         ..ModerationConfig::default()

@@ -1,5 +1,5 @@
-//! The adapter's own packet memory: the held frames, the lost frames, and the counters of both. Claims I1 to I6, I13
-//! and I15 are from the Ethernet HOWTO.
+//! Tests of the adapter's packet memory: the held frames, the lost frames, and the counters of both. The tests check
+//! some claims of the Linux Ethernet HOWTO, named I1 to I15 (`offramp-model/cases`).
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -32,13 +32,13 @@ fn isa(clk_hz: u64, clks_per_byte: u64) -> BusConfig {
     BusConfig { bytes_per_second: Some(clk_hz / clks_per_byte), frame_ns: 0 }
 }
 
-/// Returns the bus of an 8-bit card at 8 MHz with standard cycles. While the controller receives, it uses a quarter of
-/// the bus cycles.
+/// Returns the bus of an 8-bit card at 8 MHz. A byte takes 8 clocks: 6 clocks of a standard cycle, and a third more,
+/// because the receiving controller takes a quarter of the card's memory cycles.
 fn slow_isa() -> BusConfig {
     isa(8_000_000, 8)
 }
 
-/// Returns the bus of the same card in a machine at 13.4 MHz.
+/// Returns the bus of the same card with a clock of 13.4 MHz.
 fn fast_isa() -> BusConfig {
     isa(13_400_000, 8)
 }
@@ -56,7 +56,7 @@ fn back_to_back(frames: usize, len: usize) -> impl Iterator<Item = (u64, usize)>
     (1..=frames as u64).map(move |n| (n * FULL_NS, len))
 }
 
-/// The frames and counters of a memory read by the host over a bus.
+/// The result of [`run`]: the frames that the host has read from the memory, and the counters.
 struct Outcome {
     /// Indices of the delivered frames, in the order of delivery.
     given: Vec<usize>,
@@ -90,7 +90,7 @@ fn lost(stats: &Direction) -> u64 {
 
 #[test]
 fn a_card_with_8_kib_has_room_for_three_full_frames() {
-    // I5: 20 pages, of which one is always free; a full frame takes six.
+    // Claim I5 (`offramp-model/cases/I5.toml`): 20 pages, one of which is always free. A full frame takes six pages.
     let config = card(8);
     assert_eq!(config.receive, ReceiveMemory::Pages { pages: 20, page_len: 256 });
     assert_eq!(config.transmit_buffers, Some(2));
@@ -121,7 +121,7 @@ fn a_frame_takes_whole_pages_with_its_header_and_its_check_sequence() {
 
 #[test]
 fn what_finds_no_room_is_lost_or_makes_room_by_separate_counts() {
-    // I2. No frame is read out before the end of the burst.
+    // Claim I2. The host reads no frame before the end of the burst.
     for (policy, given, columns) in [
         (OverflowPolicy::Drop, [0, 1, 2], NetDevColumns { drop: 3, fifo: 0, frame: 0 }),
         (OverflowPolicy::Overrun, [3, 4, 5], NetDevColumns { drop: 0, fifo: 3, frame: 0 }),
@@ -179,7 +179,7 @@ fn a_ring_holds_as_many_frames_as_it_has_entries() {
 
 #[test]
 fn more_memory_takes_a_longer_burst_before_the_first_loss() {
-    // I4, on a bus a fifth slower than the line.
+    // Claim I4, on a bus slower than the line: a full frame takes 1514 us instead of 1230 us.
     let burst = |pages| {
         let receive = ReceiveMemory::Pages { pages, page_len: 256 };
         let config = MemoryConfig { receive, ..MemoryConfig::default() };
@@ -193,7 +193,7 @@ fn more_memory_takes_a_longer_burst_before_the_first_loss() {
 
 #[test]
 fn a_bus_faster_than_the_line_loses_nothing_with_room_for_three_frames() {
-    // I1, I6. With any memory, a slower bus eventually loses frames.
+    // Claims I1 and I6. On a bus slower than the line, a memory of any size loses frames eventually.
     let lost_over = |bus| lost(&run(back_to_back(2000, FULL), &card(8), bus, FULL_NS).stats);
     assert_eq!(lost_over(fast_isa()), 0);
     assert!(lost_over(slow_isa()) > 100);
@@ -202,7 +202,7 @@ fn a_bus_faster_than_the_line_loses_nothing_with_room_for_three_frames() {
 
 #[test]
 fn a_window_of_4_kib_fits_the_small_card_and_one_of_32_kib_does_not() {
-    // I11, I13: a sender transmits a whole window at once; the next window follows when the wire is idle.
+    // Claims I11 and I13: a sender transmits a whole window at once. The next window follows when the wire is idle.
     let lost_of = |window: usize, bus| {
         let full = window / 1460;
         let rest = window % 1460;
@@ -304,7 +304,7 @@ fn datagram(payload: &[u8]) -> (TxMeta, Vec<u8>) {
 
 #[test]
 fn an_nfs_reply_of_8_kib_is_six_frames_which_fit_into_16_kib_and_not_into_8() {
-    // I15. The loss of one fragment causes the loss of the whole datagram.
+    // Claim I15. The loss of one fragment is the loss of the whole datagram.
     for (kib, fits) in [(8, false), (16, true)] {
         let mut bench =
             Bench::new(&card(kib), BusConfig { frame_ns: FULL_NS, ..slow_isa() }, ModerationConfig::default());
@@ -345,7 +345,7 @@ fn moderation_waits_over_a_memory_and_a_bus_and_everything_arrives_or_is_counted
             bench.run_until_idle();
             bench.assert_everything_is_accounted_for();
             let lost = bench.received().lost_total();
-            // Without a bus, the memory reports its room, and no policy waits when the memory is full.
+            // Without a bus, the memory reports its room, so that no moderation policy waits when the memory is full.
             assert_eq!(lost > 0, bus == slow_isa(), "{moderation:?} {policy:?} {bus:?}");
         }
     }
@@ -468,7 +468,8 @@ fn wrong_sizes_are_refused_with_their_range() {
     assert!(base.is_none() && !card(8).is_none());
 }
 
-/// The slow oracle: the oracle processes every event separately, with plain vectors.
+/// A second, simple implementation of the memory, with which the tests compare [`Memory`]. It processes every event
+/// separately, with plain vectors.
 mod oracle {
     use super::*;
 
@@ -560,7 +561,7 @@ mod oracle {
         model.out
     }
 
-    /// At each poll, the host reads out a given number of frames, and the read takes no time.
+    /// Reads frames out at each poll in `visits`: up to a given number of frames, without taking time.
     pub fn by_visits(arrivals: &[(u64, usize)], config: &MemoryConfig, visits: &[(u64, usize)]) -> Result {
         let mut model = model(config);
         let mut next = 0;

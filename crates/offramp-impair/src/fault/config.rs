@@ -24,7 +24,7 @@ pub struct BusConfig {
     pub frame_ns: u64,
 }
 
-/// The direction in which a checksum verdict errs.
+/// The kind of wrong checksum verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrongVerdict {
     /// Good frames are marked as bad. No host port has a mark for bad frames, so the adapter loses the frame in place
@@ -37,7 +37,7 @@ pub enum WrongVerdict {
 /// The configuration of a faulty checksum unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerdictConfig {
-    /// The direction of the wrong verdicts.
+    /// The kind of wrong verdict.
     pub wrong: WrongVerdict,
     /// The verdict is wrong for each frame whose checksum over payload and TCP sequence number is a multiple of this
     /// number. So on average, one frame in each group of this many frames gets a wrong verdict. A retransmission of the
@@ -50,9 +50,9 @@ pub struct VerdictConfig {
 pub struct FaultConfig {
     /// The bus to the host.
     pub bus: BusConfig,
-    /// True to send no frame over the bus while a received frame is being copied or waits for its copy. This setting
-    /// models a processor that does the copies, and whose interrupt handler reads all arrived frames before a program
-    /// continues.
+    /// `true` if the bus copies received frames first: the host sends no frame while a received frame is being copied
+    /// or waits for its copy. This setting models a processor that does the copies, and whose interrupt handler reads
+    /// all arrived frames before a program continues.
     pub receive_first: bool,
     /// The wire loses one frame in each group of this many received frames; `None`: no loss.
     pub loss_one_in: Option<u32>,

@@ -1,4 +1,5 @@
-//! Hosts that receive frames in the wrong order, or with a wrong verdict. Transmitted frames are unchanged.
+//! Wrappers of a host that receives frames in the wrong order, or with a wrong checksum verdict. Transmitted frames are
+//! unchanged.
 
 use super::config::{VerdictConfig, WrongVerdict};
 use crate::common::copied;
@@ -42,7 +43,7 @@ impl<H: HostPort> Reverse<H> {
         Self { host, group, gathered: Vec::new(), free: Vec::new(), control, queue }
     }
 
-    /// Delivers the gathered frames, starting with the last gathered frame.
+    /// Delivers the gathered frames to the host, the last frame first.
     fn release(&mut self) {
         let stats = &self.control.queues()[self.queue].receive;
         while let Some((meta, frame)) = self.gathered.pop() {
@@ -92,7 +93,7 @@ impl<H: HostPort> HostPort for Reverse<H> {
 
 /// A host behind an adapter's faulty checksum unit. The unit gives a wrong verdict on each frame whose checksum over
 /// payload and TCP sequence number is a multiple of [`VerdictConfig::one_in`]. A retransmission of the same bytes gets
-/// the wrong verdict again, so the TCP connection stalls for good (R8).
+/// the wrong verdict again, so the TCP connection stalls for good (claim R8 of `offramp-model`).
 ///
 /// Without `rx-checksum` there are no verdicts, and every frame passes. Coalesced frames share one verdict, so a
 /// retransmission is certain to get the wrong verdict only without coalescing.

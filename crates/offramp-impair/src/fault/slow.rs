@@ -24,7 +24,7 @@ pub struct Slow<W> {
     /// The wrapped wire.
     pub line: W,
     bus: BusConfig,
-    /// True to send no frame while a received frame is being copied or waits for its copy.
+    /// `true` if the host sends no frame while a received frame is being copied or waits for its copy.
     receive_first: bool,
     /// End time of the latest copy that has begun, nanoseconds.
     bus_free_ns: u64,
@@ -111,7 +111,8 @@ impl<W: ReadOut> Slow<W> {
         Arrival { at_ns: begin_ns.saturating_add(self.bus.copy_ns(arrival.len)), ..arrival }
     }
 
-    /// Passes the current copy and the future copies for the host to `note`, except the first `skip` copies.
+    /// Predicts the copies for the host that end by `until_ns`: the current copy, and the copies of frames still to be
+    /// read. Skips the first `skip` copies, and passes the others to `note`, with the end of the copy as the arrival.
     fn foresee(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) {
         let mut free_ns = self.bus_free_ns;
         let mut note = skipping(skip, |copied| {
@@ -170,7 +171,8 @@ impl<W: ReadOut> WirePort for Slow<W> {
         let ready = self.ready.front().map(|(ready_ns, _)| *ready_ns);
         let read = ready.or(self.reading.map(|reading| reading.at_ns));
         let copied = || first(&self.line, u64::MAX).map(|arrival| self.copied(self.bus_free_ns, arrival).at_ns);
-        // The wire must drop the frames chosen for loss at their arrival.
+        // Without any frame to copy, returns the next arrival of the wire, at which the wire drops a frame chosen for
+        // loss.
         read.or_else(copied).or_else(|| self.line.next_arrival_ns())
     }
 
@@ -193,8 +195,9 @@ impl<W: ReadOut> WirePort for Slow<W> {
             return self.line.advance(now_ns, stats);
         }
         self.run(now_ns);
-        // Return 0: `arrivals` never reported a frame that the wire then lost, and the reported frames are already
-        // copied. With the maximum number of copied frames, the wire must not advance past the end of the latest copy.
+        // The result is 0, because no reported frame is lost: `arrivals` does not report a frame that the wire will
+        // lose, and the reported frames are already copied. With the maximum number of copied frames, the wire must not
+        // advance past the end of the latest copy.
         let is_full = self.ready.len() >= READY_FRAMES_MAX;
         self.line.advance(if is_full { now_ns.min(self.bus_free_ns) } else { now_ns }, stats);
         0
