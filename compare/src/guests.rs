@@ -1,5 +1,5 @@
-//! Comparison of backends for Linux guests. Two guests and their host are on one network, with offramp or another
-//! backend.
+//! Compares backends for Linux guests. Each backend, offramp or another program, connects two guests and their host to
+//! one network.
 //!
 //! ```text
 //!  guest 0 ── QEMU ── backend ──┐

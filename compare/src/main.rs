@@ -1,4 +1,4 @@
-//! Comparison of offramp with other implementations: each does the same work in turn, on the same machine.
+//! Compares offramp with other implementations: each does the same work in turn, on the same machine.
 
 mod guests;
 mod tunnels;

@@ -1,5 +1,5 @@
-//! Comparison of encrypted links: one TCP stream between two namespaces, over each link in turn. The links are
-//! offramp's adapters with ESP, and user-space tunnels for Linux.
+//! Compares encrypted links: one TCP stream between two namespaces, over each link in turn. The links are offramp's
+//! adapters with ESP, and user-space tunnels for Linux.
 //!
 //! ```text
 //!  offramp         ttcp ── TAP ── adapter, ESP ══ cable ══ adapter, ESP ── TAP ── ttcp
@@ -42,7 +42,8 @@ const WIREGUARDS: [&str; 2] = ["ofrwg0", "ofrwg1"];
 const PREFIX_LEN: u8 = 24;
 const HOST_PREFIX_LEN: u8 = 32;
 const WIREGUARD_PORT: &str = "51820";
-/// Maximum overhead of wireguard-go's protocol on an IPv6 packet in bytes, the default of `WireGuard`'s tools.
+/// Overhead that the tunnel's MTU leaves for wireguard-go's protocol, in bytes: the maximum, over IPv6, as in
+/// `WireGuard`'s tools.
 const WIREGUARD_OVERHEAD: u32 = 80;
 const MTU: u32 = 1500;
 /// Maximum time until a program is ready, and maximum time of a test beyond its measured time.

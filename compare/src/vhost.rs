@@ -1,8 +1,9 @@
-//! Comparison of DPDK's and offramp's vhost-user backends in turn, with DPDK's virtio driver as the guest.
+//! Compares offramp's vhost-user backend with DPDK's, with itself under protection, or with an earlier version. The two
+//! backends take turns. The guest is a testpmd with DPDK's virtio driver.
 //!
 //! A hypervisor may move virtual processors between cores with a shared cache and cores without a shared cache. After a
-//! move, a result can be several times higher or lower. Each sample therefore records the cache-line latency between
-//! the two processors as its placement, and only samples of the same placement are compared.
+//! move, a result can be several times higher or lower. Each sample therefore records the placement of the two
+//! processors, derived from the cache-line latency between them. Only samples with the same placement are compared.
 
 pub mod backend;
 mod placement;

@@ -1,4 +1,5 @@
-//! The placement of the two processors, derived from the cache-line latency between them.
+//! The placement of the two processors relative to each other (near, mid or far), derived from the cache-line latency
+//! between them.
 
 use offramp_testbed::cpu::line_distance_ns;
 use offramp_testbed::failure::{Doing, Result};

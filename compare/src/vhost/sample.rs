@@ -24,7 +24,7 @@ const BACKEND_CPU: usize = 0;
 const GUEST_CPU: usize = 1;
 /// Time from the start of the traffic to the first counted packet. In this time, caches and branch predictors warm up.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// Number of turns of each side per round.
+/// Number of turns of each version in a round of a comparison of two versions.
 const TURNS: usize = 15;
 /// Warm-up at the start of each turn, before packets are counted.
 const TURN_WARM_UP: Duration = Duration::from_millis(50);
@@ -261,7 +261,8 @@ impl Bench {
         Ok(guest)
     }
 
-    /// Returns the packet rate in millions per second, and the busy time per packet in nanoseconds, over the window.
+    /// Returns the packet rate in millions per second, and the busy time per packet in nanoseconds, over the counted
+    /// time.
     fn count(&self, cell: &Cell, guest: &mut Testpmd, backend: &mut Backend) -> Result<(f64, f64)> {
         let counts = |guest: &mut Testpmd, backend: &mut Backend| match cell.direction {
             Direction::GuestToLine => backend.sent(),

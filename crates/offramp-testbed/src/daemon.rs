@@ -1,4 +1,4 @@
-//! The `offramp` program, built and run as a user does.
+//! The `offramp` program, built and run as a user would do it.
 
 use crate::cargo;
 use crate::failure::{Doing, Result};

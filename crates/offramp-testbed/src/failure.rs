@@ -1,4 +1,4 @@
-//! Failures of a harness' steps.
+//! Failures of the steps of a test harness.
 
 use offramp_ports::sys::NetNs;
 use std::fmt::Display;
@@ -55,7 +55,7 @@ pub fn not_possible<T>(why: impl Display) -> Result<T> {
 
 /// Adds the name of the attempted action to an error of the system or of another crate.
 pub trait Doing<T> {
-    /// Turns the error into a failure of `what` (a phrase such as `starting dpdk-testpmd`).
+    /// Turns an error into a failure whose text begins with `what`, a phrase such as `starting dpdk-testpmd`.
     ///
     /// # Errors
     /// Returns an error if `self` is an error.

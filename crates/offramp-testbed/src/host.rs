@@ -1,4 +1,4 @@
-//! Settings of the hosts, without the settings of the hosts' adapters.
+//! Settings of the two hosts of a [`rig`](crate::rig), apart from the settings of their adapters.
 
 use offramp_adapter::port::HostPort;
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
@@ -56,7 +56,7 @@ pub struct HostSettings {
     /// control queue to the port.
     pub coalescing: Option<RxCoalescing>,
     /// True if a capture runs at host B: a promiscuous packet socket receives every frame. During the capture, host B's
-    /// adapter verifies no checksums, like the driver of claim R8.
+    /// adapter verifies no checksums, like the driver in claim R8 (`offramp-model/cases/R8.toml`).
     pub captured: bool,
 }
 

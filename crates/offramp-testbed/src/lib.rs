@@ -1,4 +1,4 @@
-//! Hosts, guests and interfaces to measure and to check.
+//! Hosts, guests and interfaces for measurements (`offramp lab`), checks (`offramp check`) and tests.
 //!
 //! | module | content |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | [`cpu`] | processor time, threads that keep processors awake, the cache-line latency between processors |
 //! | [`device`] | switches features of an existing interface and restores them |
 //! | [`error`] | errors of one line each, with a remedy |
-//! | [`failure`], [`stop`] | failures of a harness' steps, and its stop by a signal |
+//! | [`failure`], [`stop`] | failures of a test harness' steps, and the stop of a harness by a signal |
 //! | [`program`], [`daemon`], [`testpmd`], [`strongswan`] | control of other programs |
 //! | [`cargo`], [`packages`], [`scratch`] | sources of those programs, and temporary files |
 //! | [`frames`], [`echo`] | test frames, and a wire that returns every frame |

@@ -1,4 +1,4 @@
-//! Debian packages needed by a harness.
+//! Debian packages with the programs that a test harness needs.
 
 use crate::failure::{Doing, Result, failed};
 use crate::program;

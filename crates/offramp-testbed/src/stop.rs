@@ -1,4 +1,4 @@
-//! Signals that stop a harness. A signal ends the harness' waits, so that the harness releases its resources.
+//! Signals that stop a test harness. A signal ends the harness' waits, so that the harness releases its resources.
 
 use crate::failure::{Doing, Failure, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

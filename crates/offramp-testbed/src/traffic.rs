@@ -1,10 +1,10 @@
 //! Traffic on the kernel's own sockets:
 //!
-//! - a bulk sender and sink in the manner of ttcp (claim I20)
-//! - a request/response client with work at both ends (M4, M7)
+//! - a bulk sender and sink in the manner of ttcp (claim I20 of `offramp-model`)
+//! - a request/response client with work at both ends (claims M4 and M7)
 //! - requests at given times, with or without simultaneous bulk data
 //! - UDP with segmentation and coalescing
-//! - calls over UDP like those of NFS (I15–I19)
+//! - calls over UDP like those of NFS (claims I15 to I19)
 //!
 //! Each test has a server and a client. [`serve`] listens on one control port. [`run_client`] requests one test,
 //! described by [`Params`], and returns one [`Report`] with the figures of **both** ends. Both functions run in threads
@@ -12,13 +12,13 @@
 //!
 //! The sources of the figures:
 //!
-//! - A timed test warms up, then measures for the requested time. The load continues until the server has closed its
-//!   own window. Each end counts bytes over its own window and reports the window's exact length. The throughput in a
-//!   report is the throughput at the receiver. In a test that transfers a given number of bytes, the receiver measures
-//!   from the first byte to the last byte.
-//! - Processor time is the user and system time of the data threads over the window (`RUSAGE_THREAD`). Interrupt time
-//!   charged to other threads is not included; sample `/proc/stat` between [`Event::Start`] and [`Event::End`] to
-//!   measure interrupt time.
+//! - A timed test warms up, then measures for the requested time, the measured window. The load continues until the
+//!   server's measured window has ended, too. Each end counts bytes over its own measured window, and reports the exact
+//!   duration of the window. The throughput in a report is the throughput at the receiver. In a test that transfers a
+//!   given number of bytes, the receiver measures from the first byte to the last byte.
+//! - Processor time is the user and system time of the data threads over the measured window (`RUSAGE_THREAD`).
+//!   Interrupt time charged to other threads is not included; sample `/proc/stat` between [`Event::Start`] and
+//!   [`Event::End`] to measure interrupt time.
 //! - Congestion control is set on each socket and read back. The host's default may pace (BBR), and a network namespace
 //!   inherits that default.
 //!

@@ -1,4 +1,4 @@
-//! Tests of the threads that keep processors awake. The threads end when the value is dropped.
+//! Test of the threads that keep processors awake: no thread remains after the value is dropped.
 
 use offramp_ports::sys::cpu::online;
 use offramp_testbed::cpu::AwakeCpus;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 5020;
 const TOGGLE_EVERY: Duration = Duration::from_millis(50);
-/// Minimum number of switches during a transfer. With fewer switches, the transfer is repeated.
+/// Minimum number of changes of the adapters' features during a transfer. A transfer with fewer changes is repeated.
 const SWITCHES_MIN: usize = 3;
 const CHUNK: usize = 256 * 1024;
 
@@ -89,8 +89,8 @@ fn a_gibibyte_arrives_unchanged_while_features_are_switched_at_random() {
         let (stop, switches) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
             scope.spawn(|| toggle_until(&stop, &rig, seed, &switches));
-            // On a busy machine, a transfer can end before the features are switched. A transfer with too few switches
-            // tests nothing and is repeated.
+            // On a busy machine, a transfer can end before the features are switched. A transfer with too few changes
+            // of features tests nothing, and is repeated.
             loop {
                 let (sent, received) = transfer(&rig, bytes, seed);
                 if sent != received || switches.load(Ordering::Relaxed) >= SWITCHES_MIN {
@@ -114,8 +114,8 @@ fn a_slow_line_and_a_small_mtu_carry_tcp_as_well() {
     }
 }
 
-/// Returns a rig with a card of 8 KiB on a bus of 20 MB/s and a link of 200 Mbit/s. The card has every receive
-/// impairment, except permanent loss.
+/// Returns a rig with a link of 200 Mbit/s, and a card of 8 KiB on a bus of 20 MB/s. The card also loses one in 500
+/// received frames, and delivers the others in reversed groups of four.
 fn impaired(threads: Threads) -> RigConfig {
     let faults = FaultConfig {
         bus: BusConfig { bytes_per_second: Some(20_000_000), frame_ns: 1000 },

@@ -1,4 +1,4 @@
-//! Two adapters on a cable, polled by one thread. The adapters connect the host under test with a host of the harness.
+//! Two adapters on a cable, polled by one thread. The adapters connect the tested host with a host of the test harness.
 
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;

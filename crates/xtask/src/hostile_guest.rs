@@ -39,7 +39,7 @@ const SHARE_MIN: f64 = 0.45;
 /// Maximum ratio of the victim's 99th percentile of round-trip times under attack to the same percentile next to an
 /// idle guest.
 const P99_RATIO_MAX: f64 = 2.0;
-/// Minimum number of samples of a state for a judgement.
+/// Minimum number of samples during each attack for a judgement.
 const ROUNDS_MIN: u32 = 5;
 /// Time from the start of an attack to the first measurement, and duration of each initial attack before all
 /// measurements.
@@ -80,7 +80,7 @@ struct Sample {
     frames_per_second: f64,
 }
 
-/// A state of the hostile guest, with the samples measured in this state.
+/// An attack of the hostile guest (or none), with the samples measured during the attack.
 struct State {
     attack: Attack,
     samples: Vec<Sample>,
@@ -91,14 +91,14 @@ impl State {
         median(&self.samples.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::NAN)
     }
 
-    /// Returns the median of the ratios of each sample to another state's sample in the same round.
+    /// Returns the median of the ratios of each sample to the sample during another attack in the same round.
     fn ratio(&self, other: &Self, of: fn(&Sample) -> f64) -> f64 {
         let pairs = self.samples.iter().zip(&other.samples);
         median(&pairs.map(|(mine, theirs)| of(mine) / of(theirs)).collect::<Vec<_>>()).unwrap_or(f64::NAN)
     }
 }
 
-/// Boots both guests, takes the samples, and prints a line for each state. Returns whether all results are within the
+/// Boots both guests, takes the samples, and prints a line for each attack. Returns whether all results are within the
 /// bounds.
 ///
 /// # Errors
@@ -172,7 +172,7 @@ impl Bed {
         for round in 0..args.rounds as usize {
             let count = states.len();
             for turn in 0..count {
-                // Each round starts with another state, so that the advantage of the first turn cancels out.
+                // Each round starts with another attack, so that the advantage of the first turn cancels out.
                 let state = &mut states[(round + turn) % count];
                 let sample = self.beside(state.attack, |bed| bed.sample(args.seconds))?;
                 state.samples.push(sample);
@@ -249,7 +249,7 @@ fn pin(id: u32, cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the daemon's file without `[daemon]`. Each guest is bound to its addresses.
+/// Returns the daemon's configuration file, without `[daemon]`. Each guest is bound to its addresses.
 fn file(scratch: &Scratch) -> String {
     let guest = |name: &str, station: Station| {
         let [socket, mac] = [scratch.file(&format!("{name}.sock")), mac_text(station.mac)];

@@ -1,4 +1,4 @@
-//! The only code that opens offramp's vhost-user port.
+//! Opens offramp's vhost-user port for the other modules of this program, with the features that a test offers.
 
 use offramp_offload::caps::Offloads;
 use offramp_ports::vhost_user::{ControlQueue, Mode, RingFeatures, VhostQueue, VhostUser, VhostUserConfig};
@@ -79,7 +79,7 @@ pub fn open(
     if queues.len() == usize::from(queue_pairs) { Ok((port, queues)) } else { failed("the port lacks queues") }
 }
 
-/// Describes a port's guest and errors in one line.
+/// Describes the connected guest of a port and the errors of the connection in one line.
 pub fn summary(port: &VhostUser) -> String {
     let (status, channel) = (port.status(), port.channel_counters());
     format!(

@@ -3,7 +3,7 @@
 use offramp_testbed::failure::{Failure, Result};
 use std::time::Instant;
 
-/// Options of every judge with cases.
+/// The option that selects cases, common to all commands that run cases.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Only {
     /// Run only cases whose name contains FILTER

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use offramp_ports::sys::cpu::{current_thread, pin_current_thread, set_idle_priority};
 
-/// Maximum time between two clock readings without other work in between. A reading takes about 50 ns, and an interrupt
-/// more than a microsecond.
+/// Maximum time between two clock readings of a spinning thread if no other work ran in between. A reading takes about
+/// 50 ns, and an interrupt more than a microsecond.
 const TURN_MAX: Duration = Duration::from_micros(1);
 
 /// Threads that keep processors awake, one per processor. Each thread spins while nothing else wants to run

@@ -1,5 +1,5 @@
-//! The guest's init program, which mounts file systems, loads modules, sets up the card, and executes the lab's
-//! commands from the second serial port.
+//! The guest's init program, which mounts file systems, loads modules, sets up the card, and executes the commands of
+//! `offramp lab` from the second serial port.
 
 use super::image::MODULE_ORDER;
 use super::protocol::{Answer, Command, GuestTime, INTERFACE, Network, Switches};
@@ -17,16 +17,16 @@ use std::net::{IpAddr, TcpListener};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// First argument that selects the agent's role in a guest.
+/// First command-line argument that makes this program the agent of a guest.
 pub const ARGUMENT: &str = "guest-agent";
 /// Device of the second serial port, for commands. The kernel's console uses the first serial port.
 const PORT: &str = "/dev/ttyS1";
 /// File systems that the agent mounts first.
 const MOUNTS: [(&str, &str); 3] = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")];
-/// Process number of a system's first program.
+/// Process number of the first program of a system (init).
 const FIRST_PROCESS: u32 = 1;
 
-/// Serves the commands of the lab until the guest is switched off. Returns only on failure.
+/// Serves the commands of `offramp lab` until the guest is switched off. Returns only on failure.
 ///
 /// # Errors
 /// Returns an error if this process is not a system's first program, or the system cannot be prepared.

@@ -26,7 +26,7 @@ pub const PREFIX_LEN: u8 = 24;
 pub const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// IPv4 address of the guest, or of the first of several guests.
 pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// Name of the TAP to the host's TCP/IP.
+/// Name of the TAP that leads to the host's TCP/IP.
 pub const TAP: &str = "xtask0";
 /// Default MTU, in IP bytes.
 pub const MTU: u16 = 1500;
@@ -206,7 +206,7 @@ pub fn vhost_user_network(socket: &str, queues: u16, chardev: &str) -> Vec<Strin
     ]
 }
 
-/// Sets the MTU and the address of the TAP to the host's TCP/IP, and brings the TAP up.
+/// Prepares the TAP that leads to the host's TCP/IP: sets the MTU, adds the address [`HOST`], and brings the TAP up.
 ///
 /// # Errors
 /// Returns an error if the TAP does not exist, or already has the address.

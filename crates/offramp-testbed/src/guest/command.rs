@@ -1,4 +1,4 @@
-//! The machine of a guest with an agent.
+//! The configuration of the machine for a guest that runs an [`agent`](super::agent).
 
 use super::runner::{Accelerator, GENERIC_DEVICE, Runner};
 use super::vmm::{MachineConfig, Monitor};

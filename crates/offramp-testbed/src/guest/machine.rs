@@ -1,5 +1,5 @@
-//! A running guest. A type parameter selects the exchange with the guest: lines for a shell ([`Shell`]), or commands of
-//! the lab ([`Remote`]).
+//! A running guest. A type parameter selects the protocol with the guest: lines for a shell ([`Shell`]), or commands of
+//! `offramp lab` ([`Remote`]).
 //!
 //! [`Shell`]: super::shell::Shell
 
@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-/// A protocol with the guest over the standard streams of the guest's program.
+/// A protocol with the guest, over the standard streams of the program that runs the guest.
 pub trait Speech {
     /// The serial lines of a guest with this protocol.
     const LINES: SerialLines;

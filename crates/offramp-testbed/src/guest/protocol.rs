@@ -1,4 +1,4 @@
-//! The protocol between lab and guest over a serial port: one JSON object per line.
+//! The protocol between `offramp lab` and a guest over a serial port: one JSON object per line.
 //!
 //! The guest answers each command of the lab with [`Answer::Done`] or [`Answer::Failed`]. For some commands, the guest
 //! sends further answers before [`Answer::Done`].

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Timeout for the guest's answer to a command that runs no test.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// If a signal to the process group ends the guest, maximum time until this process receives the signal.
+/// Maximum time until this process receives a signal to the process group, after the signal has ended the guest.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 /// Text that marks a harmless line of the console.
 const WARNING: &str = "warning: ";

@@ -1,4 +1,4 @@
-//! Deserialization of a rig's settings from a file, for types of other crates.
+//! Deserialization of those settings of a rig whose types belong to other crates.
 
 use crate::esp::{EspBy, EspLink};
 use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};

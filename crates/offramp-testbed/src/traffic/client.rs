@@ -16,10 +16,10 @@ use super::wire::{
     ClientLine, Control, SERVER_LINE_LEN_MAX, ServerLine, VERSION, WireError, data_hello, token_from_text,
 };
 
-/// Timeout of the server's answer during set-up, longer than the server's own timeout for data connections.
+/// Timeout for the server's answer during set-up, longer than the server's own timeout for data connections.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Timeout of the server's [`ServerLine::Ended`]. The server answers late if the client's [`ClientLine::End`] is queued
-/// behind measured data.
+/// Timeout for the server's [`ServerLine::Ended`]. The server answers late if the client's [`ClientLine::End`] is
+/// queued behind measured data.
 const ENDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time without progress in a test that transfers a given number of bytes.
 const STALL_MAX: Duration = Duration::from_secs(30);

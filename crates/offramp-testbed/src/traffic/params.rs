@@ -41,9 +41,9 @@ const RPC_TIMER_MAX_USECS: u64 = 60_000_000;
 const RECEIVE_WINDOW_MIN_BYTES: u32 = 1152;
 /// Bytes of receive buffer per byte of a limited receive window. A short segment occupies more buffer than its length.
 pub(super) const RECEIVE_WINDOW_BUFFERS: u64 = 4;
-/// Default length of the warm-up, in microseconds.
+/// Default duration of the warm-up, in microseconds.
 pub const WARMUP_DEFAULT_USECS: u64 = 200_000;
-/// Maximum length of the measured window, and of the warm-up, in microseconds: one day.
+/// Maximum duration of the measured window, and of the warm-up, in microseconds: one day.
 const DURATION_MAX_USECS: u64 = 86_400_000_000;
 /// Minimum interval between two interim results, in microseconds.
 const INTERVAL_MIN_USECS: u64 = 1_000;
@@ -89,11 +89,11 @@ impl Direction {
     }
 }
 
-/// The length of a test.
+/// The duration of a test, or the number of bytes that it transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
-    /// Length of the measured window, in microseconds, without the warm-up before the window.
+    /// Duration of the measured window, in microseconds. The warm-up precedes the measured window.
     Usecs(u64),
     /// Payload bytes in each direction over all streams, without a warm-up.
     Bytes(u64),
@@ -107,9 +107,9 @@ pub struct BulkParams {
     pub length_bytes: u32,
     /// Seed of patterned data, compared byte by byte at the sink. `None` sends constant data without comparison.
     pub pattern_seed: Option<u64>,
-    /// True if the streams end when the window closes, with data still in flight. A stream that ends at the window's
-    /// end counts as complete. The option suits connections with possible stalls, or with more queued data than the
-    /// link transmits during the test. The option requires a timed test.
+    /// True if the streams end when the measured window ends, with data still in flight. A stream that ends in this way
+    /// counts as complete. The option suits connections with possible stalls, or with more queued data than the link
+    /// transmits during the test. The option requires a timed test.
     pub cut_off: bool,
     /// Payload bits per second in each direction, over all streams; 0 means no limit.
     pub rate_bps: u64,
@@ -273,7 +273,7 @@ pub struct Params {
     pub direction: Direction,
     /// Number of streams in each direction.
     pub streams: u32,
-    /// Length of the test.
+    /// Duration of the test, or its number of bytes.
     pub amount: Amount,
     /// Time under load before the measured window, in microseconds. Ignored with [`Amount::Bytes`].
     pub warmup_usecs: u64,
@@ -290,8 +290,8 @@ pub struct Params {
     /// True if every data socket sets `TCP_NODELAY`. A transaction test always sets `TCP_NODELAY`.
     pub nodelay: bool,
     /// `SO_BUSY_POLL` of every data socket at both ends, in microseconds; 0 means the kernel's default. A read polls
-    /// the adapter's queue for this time before the reading thread sleeps. Busy polling needs an adapter with NAPI, so
-    /// a TAP does not support busy polling.
+    /// the adapter's queue for up to this time before the reading thread sleeps. Busy polling needs an adapter with
+    /// NAPI, so a TAP does not support busy polling.
     pub busy_poll_usecs: u32,
 }
 
@@ -412,12 +412,12 @@ impl Params {
         within("retransmission timer in microseconds", rpc.timer_usecs, 1, RPC_TIMER_MAX_USECS)
     }
 
-    /// Returns whether streams are cut off at the end of the window.
+    /// Returns whether streams are cut off at the end of the measured window.
     pub fn is_cut_off(&self) -> bool {
         self.bulk().is_some_and(|bulk| bulk.cut_off)
     }
 
-    /// Returns whether the test has a warm-up and a window of given length, instead of a number of bytes.
+    /// Returns whether the test has a warm-up and a measured window of given duration, instead of a number of bytes.
     pub(super) fn is_timed(&self) -> bool {
         matches!(self.amount, Amount::Usecs(_))
     }

@@ -11,7 +11,7 @@ const WINDOWS_MAX: usize = 60_000;
 /// Results of the polls at one end.
 pub(super) struct Polls {
     due: Instant,
-    /// Bytes carried at the last poll with progress; `moved` is the time of that poll.
+    /// Number of bytes carried at the last poll that found progress; `moved` is the time of that poll.
     progress: u64,
     moved: Instant,
     stall: Duration,
@@ -19,7 +19,7 @@ pub(super) struct Polls {
 }
 
 impl Polls {
-    /// Starts the polls at the start of the window. `progress` is the number of bytes carried so far.
+    /// Starts the polls at the start of the measured window. `progress` is the number of bytes carried so far.
     pub(super) fn new(now: Instant, progress: u64) -> Self {
         Self { due: now + POLL_INTERVAL, progress, moved: now, stall: Duration::ZERO, windows: Vec::new() }
     }
@@ -40,7 +40,8 @@ impl Polls {
         self.windows.extend(windows.take(room));
     }
 
-    /// Returns the longest time between two polls with progress. The start and the end of the window count as progress.
+    /// Returns the longest time between two polls with progress. The start and the end of the measured window count as
+    /// progress.
     pub(super) fn stall(&self) -> Duration {
         self.stall
     }

@@ -11,7 +11,8 @@ use super::params::{Direction, Params, Workload};
 
 /// Nanoseconds per microsecond.
 const NSECS_PER_USEC: f64 = 1e3;
-/// Minimum stall reported in the text, in seconds. A working connection within one machine never stalls this long.
+/// Minimum duration of a stall that the text report mentions, in seconds. A working connection within one machine never
+/// stalls this long.
 const STALL_TOLD_SECONDS: f64 = 0.1;
 
 /// Processor time of the data threads, in seconds.
@@ -64,11 +65,12 @@ pub struct TcpFigures {
     pub segments_out_of_order: u64,
     /// Maximum segment size in bytes of payload, as the mean over the streams.
     pub mss_bytes: u32,
-    /// Congestion window in segments at the end of the window, as the mean over the streams.
+    /// Congestion window in segments at the end of the measured window, as the mean over the streams.
     pub cwnd_segments: u32,
-    /// Smoothed round-trip time in microseconds at the end of the window, as the mean over the streams.
+    /// Smoothed round-trip time in microseconds at the end of the measured window, as the mean over the streams.
     pub rtt_us: u32,
-    /// Deviation of the round-trip time in microseconds at the end of the window, as the mean over the streams.
+    /// Deviation of the round-trip time in microseconds at the end of the measured window, as the mean over the
+    /// streams.
     pub rttvar_us: u32,
     /// Duplicate selective acknowledgements received (RFC 2883), one for each needless retransmission.
     #[serde(default)]
@@ -76,8 +78,8 @@ pub struct TcpFigures {
     /// Number of times that TCP recognised an apparent loss as reordering.
     #[serde(default)]
     pub reorderings: u64,
-    /// Median congestion window in segments, over all streams and the whole window, sampled a hundred times a second.
-    /// `None` if this end did not send, or if the window was too short for a sample.
+    /// Median congestion window in segments, over all streams and the whole measured window, sampled a hundred times a
+    /// second. `None` if this end did not send, or if the measured window was too short for a sample.
     #[serde(default)]
     pub cwnd_median_segments: Option<f64>,
 }
@@ -105,9 +107,9 @@ pub struct Datagrams {
 /// An interim result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Start of the interval, in seconds since the start of the window.
+    /// Start of the interval, in seconds since the start of the measured window.
     pub start_seconds: f64,
-    /// End of the interval, in seconds since the start of the window.
+    /// End of the interval, in seconds since the start of the measured window.
     pub end_seconds: f64,
     /// Payload bytes carried.
     pub bytes: u64,
@@ -126,7 +128,7 @@ pub struct Interval {
 pub struct EndFigures {
     /// Payload bytes in the measured window.
     pub bytes: u64,
-    /// Exact length of this end's measured window, in seconds.
+    /// Exact duration of this end's measured window, in seconds.
     pub seconds: f64,
     /// Payload bytes over the whole test, including warm-up and drain.
     pub bytes_total: u64,
@@ -143,12 +145,13 @@ pub struct EndFigures {
     /// Counters of the client's remote procedure calls; `None` for an end that makes no remote procedure calls.
     #[serde(default)]
     pub rpc: Option<RpcCounts>,
-    /// Longest time in the window without progress, in seconds, exact to 0.01 s; `None` in a test without TCP.
+    /// Longest time without progress in the measured window, in seconds, exact to 0.01 s; `None` in a test without TCP.
     #[serde(default)]
     pub stall_seconds: Option<f64>,
     /// Number of bytes that differ from the pattern; 0 without a pattern.
     pub corrupt_bytes: u64,
-    /// Number of an open loop's requests that were due in the window but never answered, counted by the client.
+    /// Number of an open loop's requests that were due in the measured window but never answered, counted by the
+    /// client.
     #[serde(default)]
     pub unanswered: u64,
     /// True if every stream is complete: the sender sent all data, or the receiver reached the end of the stream.
@@ -164,11 +167,11 @@ pub struct EndFigures {
 pub struct Flow {
     /// Payload bits per second at the receiver.
     pub throughput_bps: f64,
-    /// Payload bytes in the receiver's window.
+    /// Payload bytes in the receiver's measured window.
     pub bytes: u64,
-    /// Length of the receiver's window, in seconds.
+    /// Duration of the receiver's measured window, in seconds.
     pub seconds: f64,
-    /// Segments retransmitted in the sender's window.
+    /// Segments retransmitted in the sender's measured window.
     pub retransmits: u64,
     /// Datagrams sent but never received over the whole test; 0 for TCP.
     pub datagrams_lost: u64,
@@ -192,9 +195,9 @@ impl Flow {
     }
 }
 
-/// Distribution of transaction times in microseconds, with a resolution of three digits. A transaction begins with the
-/// write of the request's first byte, and in an open loop when the request is due. A transaction ends with the read of
-/// the response's last byte.
+/// Distribution of the transaction times, in microseconds with three significant digits. A transaction lasts from the
+/// write of the request's first byte to the read of the response's last byte. In an open loop, a transaction begins
+/// earlier, when its request is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of transactions in the distribution.
@@ -238,7 +241,7 @@ impl Latency {
 /// Results of a request/response test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Transactions {
-    /// Transactions completed per second of the client's window, over all streams.
+    /// Transactions completed per second of the client's measured window, over all streams.
     pub per_second: f64,
     /// Distribution of the transaction times.
     pub latency: Latency,
@@ -251,7 +254,7 @@ pub struct Transactions {
 /// Results of a test with remote procedure calls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rpc {
-    /// Calls answered per second of the client's window, over all streams.
+    /// Calls answered per second of the client's measured window, over all streams.
     pub per_second: f64,
     /// Payload bits per second of the responses that answered an outstanding call.
     pub goodput_bps: f64,
@@ -283,16 +286,16 @@ pub struct Report {
     pub throughput_bps: f64,
     /// Payload bytes of both directions in the measured window, counted as in `throughput_bps`.
     pub bytes: u64,
-    /// Length of the client's measured window in seconds. In a test that transfers a given number of bytes, the length
-    /// is the time from the first to the last byte at the receiver.
+    /// Duration of the client's measured window in seconds. In a test that transfers a given number of bytes, this is
+    /// the time from the first to the last byte at the receiver.
     pub seconds: f64,
-    /// Segments retransmitted in the window by both ends.
+    /// Segments retransmitted in the measured window by both ends.
     pub retransmits: u64,
-    /// Segments sent in the window by both ends, including acknowledgements; 0 for UDP.
+    /// Segments sent in the measured window by both ends, including acknowledgements; 0 for UDP.
     pub segments: u64,
-    /// Processor time of the client's data threads in the client's window.
+    /// Processor time of the client's data threads in the client's measured window.
     pub client_cpu: CpuTime,
-    /// Processor time of the server's data threads in the server's window.
+    /// Processor time of the server's data threads in the server's measured window.
     pub server_cpu: CpuTime,
     /// Figures of the bulk data or UDP datagrams from the client to the server, if the test sends any.
     pub send: Option<Flow>,

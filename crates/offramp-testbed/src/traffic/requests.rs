@@ -85,7 +85,7 @@ impl Schedule {
     }
 }
 
-/// The measured window as observed by the client's thread.
+/// The times at which the client's thread has seen the measured window begin and end.
 #[derive(Clone, Copy, Default)]
 struct Window {
     opened: Option<Instant>,
@@ -102,7 +102,7 @@ impl Window {
         }
     }
 
-    /// Returns whether a request due at `due` counts in the window.
+    /// Returns whether a request due at `due` counts in the measured window.
     fn holds(&self, due: Instant) -> bool {
         self.opened.is_some_and(|opened| due >= opened) && self.closed.is_none_or(|closed| due < closed)
     }
@@ -288,7 +288,8 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Counts the outstanding requests as unanswered, and also the requests that were due in the window but never sent.
+    /// Counts the outstanding requests as unanswered, and also the requests that were due in the measured window but
+    /// never sent.
     fn give_up_the_rest(&mut self) {
         let unanswered: Vec<Instant> = self.outstanding.due.drain(..).flatten().collect();
         for due in unanswered {

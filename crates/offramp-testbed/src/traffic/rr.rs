@@ -170,8 +170,8 @@ fn write_message(stream: &TcpStream, len: u32, source: &Source, context: &mut Co
 
 fn read_message(stream: &TcpStream, len: u32, buffer: &mut [u8], context: &mut Context) -> io::Result<Message> {
     let mut left = len as usize;
-    // The thread polls the phase between two messages, so that the thread reads its processor time when the window
-    // ends.
+    // The thread polls the phase between two messages, so that the thread reads its processor time when the measured
+    // window ends.
     context.phase();
     while left > 0 {
         let room = left.min(buffer.len());

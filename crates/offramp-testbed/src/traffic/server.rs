@@ -30,8 +30,8 @@ const STREAMS_TIMEOUT: Duration = Duration::from_secs(10);
 const DATA_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time by which a timed test may exceed its requested time.
 const GRACE: Duration = Duration::from_mins(1);
-/// Time after which the server stops its datagrams, counted from the test's requested end. The datagrams can fill the
-/// path and so delay the client's request to stop.
+/// Time from the requested end of a test until the server stops its datagrams by itself. The datagrams can fill the
+/// path, and so delay the client's request to stop.
 const FLOOD_GRACE: Duration = Duration::from_secs(1);
 /// Maximum time without progress in a test that transfers a given number of bytes.
 const STALL_MAX: Duration = Duration::from_mins(1);
@@ -410,14 +410,14 @@ fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {
     stream_of_data_hello(&bytes, token)
 }
 
-/// Returns the deadline of a timed test. Returns `None` for a test that transfers a given number of bytes, because this
-/// kind of test has no deadline while data moves.
+/// Returns the deadline of a timed test. Returns `None` for a test that transfers a given number of bytes, which may
+/// take any time while data moves.
 fn deadline_of(params: &Params) -> Option<Instant> {
     Some(Instant::now() + asked_time(params)? + GRACE)
 }
 
 /// Returns the time after which the server stops its datagrams without a request of the client. Returns `None` if the
-/// server sends no datagrams, or if the test has no given length.
+/// server sends no datagrams, or if the test has no given duration.
 fn flood_end_of(params: &Params) -> Option<Instant> {
     let is_flood = matches!(params.workload, Workload::Udp(_)) && params.direction.receives();
     asked_time(params).filter(|_| is_flood).map(|time| Instant::now() + time + FLOOD_GRACE)

@@ -28,8 +28,8 @@ const BEGIN_POLL: Duration = Duration::from_millis(1);
 pub(super) const DRAIN_STALL: Duration = Duration::from_secs(5);
 /// Maximum duration of a drain.
 pub(super) const DRAIN_MAX: Duration = Duration::from_mins(1);
-/// Minimum length of the last interim result. A shorter remainder of the window is added to the previous interim
-/// result.
+/// Minimum duration of the last interim result. A shorter remainder of the measured window is added to the previous
+/// interim result.
 const LAST_INTERVAL_MIN: Duration = Duration::from_millis(1);
 /// Microseconds per second.
 const USECS_PER_SEC: f64 = 1e6;
@@ -42,9 +42,9 @@ pub(super) enum Phase {
     Idle,
     /// The load runs and is not measured.
     Warmup,
-    /// The load runs and is measured: the window is open.
+    /// The load runs and is measured: the measured window is open.
     Measure,
-    /// The window is closed, and the load still runs.
+    /// The measured window is closed, and the load still runs.
     After,
     /// Senders stop, and receivers read to the end of their streams.
     Stop,
@@ -77,7 +77,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Returns the current phase. Reads the thread's processor time when the window opens and when it closes.
+    /// Returns the current phase. Reads the thread's processor time when the measured window opens and when it closes.
     pub(super) fn phase(&mut self) -> Phase {
         let phase = Phase::from_u8(self.shared.load(Ordering::Relaxed));
         if phase != self.seen {
@@ -137,9 +137,9 @@ pub(super) struct WorkerEnd {
     pub(super) datagrams: Option<Datagrams>,
     /// Counters of an RPC client.
     pub(super) rpc: Option<RpcCounts>,
-    /// Number of requests due in the window that were not answered.
+    /// Number of requests due in the measured window that were not answered.
     pub(super) unanswered: u64,
-    /// Transaction times in the window, in nanoseconds.
+    /// Transaction times in the measured window, in nanoseconds.
     pub(super) histogram: Option<Histogram<u64>>,
     cpu: CpuTime,
 }
@@ -250,7 +250,7 @@ impl Side {
     }
 
     /// Lets the senders start. A timed test enters the warm-up. A test that transfers a given number of bytes opens its
-    /// window at once.
+    /// measured window at once.
     pub(super) fn begin(&mut self) {
         self.ends_sender = None;
         if self.timed {
@@ -349,7 +349,7 @@ impl Side {
         self.workers.iter().map(|worker| worker.meter.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns the time of the next poll or interim result while the window is open.
+    /// Returns the time of the next poll or interim result while the measured window is open.
     pub(super) fn next_tick(&self) -> Option<Instant> {
         let poll = self.polls.as_ref().map(Polls::due);
         poll.into_iter().chain(self.interval_end()).min().filter(|_| self.end.is_none())
@@ -378,8 +378,8 @@ impl Side {
         self.polls = Some(polls);
     }
 
-    /// Returns the figures of this end, and the transaction times in its window in nanoseconds. All threads must have
-    /// ended before the call.
+    /// Returns the figures of this end, and the transaction times in its measured window in nanoseconds. All threads
+    /// must have ended before the call.
     pub(super) fn figures(&mut self) -> (SideFigures, Option<Histogram<u64>>) {
         if self.end.is_none() {
             self.close_window();

@@ -1,4 +1,5 @@
-//! Data sockets, with their options set before the handshake, because the handshake negotiates the window.
+//! Opens data sockets. The socket options are set before the TCP handshake, because the handshake negotiates the window
+//! scale.
 
 use std::ffi::OsString;
 use std::io;

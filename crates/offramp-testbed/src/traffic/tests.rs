@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::wire::{ClientLine, ServerLine, VERSION};
 use super::*;
 
-/// Length of a timed test, in microseconds.
+/// Duration of a timed test, in microseconds.
 const SHORT_USECS: u64 = 200_000;
-/// Warm-up of a timed test, in microseconds.
+/// Duration of a timed test's warm-up, in microseconds.
 const WARMUP_USECS: u64 = 20_000;
 
 struct Server {
@@ -201,7 +201,7 @@ fn requests_of_an_open_loop_are_made_at_their_moments_and_answered() {
         assert!(latency.count > 0 && latency.min_us <= latency.p50_us && latency.p99_us <= latency.max_us);
         assert_eq!(client.bytes_total, client.units_total * 264);
         assert!(found.server.units_total >= client.units_total);
-        // Two streams send 2000 requests per second each. On a busy machine, the window opens and closes late.
+        // Two streams send 2000 requests per second each. On a busy machine, the measured window opens and closes late.
         let expected = 2.0 * 2000.0 * report.seconds;
         let due = latency.count as f64;
         assert!((0.5 * expected..2.0 * expected).contains(&due), "{due} instead of {expected}");
@@ -259,7 +259,7 @@ fn bulk_data_keeps_to_its_rate() {
     let bulk = BulkParams { length_bytes: 8 * 1024, rate_bps, ..BulkParams::default() };
     for params in [Params { workload: Workload::Bulk(bulk), streams: 2, ..timed() }, mixed(rate_bps)] {
         let (report, _) = server.run(&params);
-        // A sender may make up for a delay of 10 ms, and part of a write may fall into the window.
+        // A sender may make up for a delay of 10 ms, and a part of a write may fall into the measured window.
         let most = rate_bps as f64 * 1.2;
         assert!(report.throughput_bps > 0.0 && report.throughput_bps < most, "{report}");
     }

@@ -122,8 +122,8 @@ pub(super) fn receive(
         }
         context.count(end.bytes, 0);
     };
-    // The end of the stream is received with the last byte or directly after the last byte, so this time serves for
-    // both.
+    // The end of the stream arrives with the last byte or directly after it, so this time is recorded as the time of
+    // the last byte.
     end.last = Some(Instant::now());
     finish(end, outcome, context)
 }

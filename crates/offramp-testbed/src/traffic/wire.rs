@@ -59,9 +59,9 @@ pub(super) enum ClientLine {
     },
     /// Senders may start.
     Begin,
-    /// The measured window begins.
+    /// The client's measured window has begun. The server opens its own measured window.
     Start,
-    /// The measured window ends.
+    /// The client's measured window has ended. The server closes its own measured window.
     End,
     /// Senders stop; the client waits for results.
     Stop,
@@ -82,7 +82,7 @@ pub(super) enum ServerLine {
     },
     /// Every stream is connected and every receiver runs.
     Go,
-    /// The server's window has ended.
+    /// The server's measured window has ended.
     Ended,
     /// The server's figures.
     Results(Box<SideFigures>),

@@ -45,7 +45,8 @@ const OTHER_MAC: &str = "02:00:00:00:00:55";
 const VETHS: [&str; 2] = ["xtask0", "xtask1"];
 /// Source address of datagrams. The guest has no route to this address, so the guest does not answer.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
-/// Number of datagrams sent to test whether frames arrive, and maximum number of other frames during this test.
+/// Number of datagrams sent in a test of whether frames arrive, and maximum number of other frames that arrive
+/// meanwhile.
 const DATAGRAMS: u16 = 64;
 const OTHERS_MAX: u64 = 16;
 /// Length of a frame sent to a given destination, in bytes.
@@ -141,13 +142,13 @@ fn generic_card(socket: &str) -> Vec<String> {
     vec!["-chardev".to_owned(), socket, "-device".to_owned(), format!("{device},num_vqs={queues}")]
 }
 
-/// A guest behind a daemon. The fields are dropped in order of declaration.
+/// A guest whose card is a port of a running daemon. The fields are dropped in order of declaration.
 struct Bench {
     machine: Machine,
     daemon: Daemon,
     ns: NetNs,
     queue_pairs: u16,
-    /// Number of interrupts for the last paced datagrams in a step with frequent interrupts.
+    /// Number of interrupts for the paced datagrams of the last step that expected frequent interrupts.
     interrupts_before: u64,
 }
 

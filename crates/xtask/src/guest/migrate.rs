@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The TAPs of both places, and the bridge that connects them.
+/// The TAPs of the two daemons (or of the two QEMUs), and the bridge that connects them.
 const TAPS: [&str; 2] = ["xtask0", "xtask1"];
 const BRIDGE: &str = "xtask-br";
 const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
@@ -198,7 +198,7 @@ fn run_case(case: &Case, moves: u32, base: &Base, executable: &Path) -> Result<V
     judged.map_err(|why| why.map(|why| why + &last_words))
 }
 
-/// A place where a guest can run: a daemon and its files.
+/// One of the two places between which a guest migrates: a daemon and its files.
 struct Place {
     daemon: Option<Daemon>,
     scratch: Scratch,
@@ -280,7 +280,7 @@ impl<'a> Bed<'a> {
     }
 }
 
-/// Returns the daemon's file without `[daemon]`.
+/// Returns the daemon's configuration file, without `[daemon]`.
 fn file(scratch: &Scratch, tap: &str) -> String {
     let socket = scratch.file("vm0.sock");
     format!(

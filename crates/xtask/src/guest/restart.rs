@@ -1,4 +1,4 @@
-//! Tests a TCP connection between a guest and the host while the backend between them is killed and restarted.
+//! Tests that a TCP connection between a guest and the host survives a kill and a restart of the backend between them.
 //!
 //! QEMU reconnects the vhost-user socket automatically (option `reconnect`). The TAP vanishes with the backend. An
 //! operator must assign the address to the new interface, as this case does.

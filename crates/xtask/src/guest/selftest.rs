@@ -160,8 +160,8 @@ impl Test {
         };
         let (from, to) = if self.sender == Sender::Guest { (guest, host) } else { (host, guest) };
         let role = if receives { format!("-R -L {RECEIVE_SECONDS}") } else { "-T".to_owned() };
-        // The program chooses and prints a new random seed in each run. Packets with a checksum of zero (`-Z`) must not
-        // be random.
+        // `-r 1` gives the packets random contents. The program prints the seed, which differs in each run. `-Z`
+        // excludes random contents, because it computes contents whose checksum is zero.
         let seed = if arguments.contains("-Z") { "" } else { " -r 1" };
         format!(
             "-i {interface} -n {PACKETS} -{number} -S {from} -D {to} -s {source} -d {destination} {role}{seed} {arguments}"

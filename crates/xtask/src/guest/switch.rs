@@ -32,7 +32,7 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Returns both guests, not started yet: one with packed rings, and one with split rings.
+    /// Returns both guests before their start: one with packed rings, and one with split rings.
     pub(super) fn both() -> [Self; 2] {
         let second = Ipv4Addr::new(198, 18, 0, 3);
         [

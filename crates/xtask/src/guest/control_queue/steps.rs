@@ -1,4 +1,4 @@
-//! The commands, each with its expected effects.
+//! The steps of the control-queue tests: commands, each with its expected effects.
 
 use self::Expected::{
     Adapts, Arrives, Carrier, FramesPerInterrupt, LimitLoses, MostOnSecond, Negotiated, OftenInterrupted, OnePair,
@@ -311,7 +311,7 @@ pub const USER_MODE_STEPS: &[Step] = &[
         "ethtool -C eth0 rx-usecs 50 rx-frames 16 && ethtool -c eth0",
         &[Prints("rx-usecs: 50"), Shown("/coalescing/0", r#"{"usecs": 50, "frames": 16}"#)],
     ),
-    // The interrupts of the guest are still moderated.
+    // The coalescing settings of the previous step still apply.
     guest(
         "ethtool -K eth0 rx-gro-hw off && ethtool -k eth0",
         &[Prints("rx-gro-hw: off"), Shown("/guest_offloads", r#"["GUEST_CSUM"]"#), SuperFrames(false)],

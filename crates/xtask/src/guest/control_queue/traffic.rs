@@ -17,8 +17,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Source ports of flows. The guest chooses a random hash key, and each bit of the hash is the parity of some bits of
-/// the port. With equidistant ports, 0.5 % of all keys put at least three of four flows on one pair. With random ports,
-/// only 0.01 % of all keys put three of four flows on one pair.
+/// the port. With equidistant ports, 0.5 % of all keys put at least three quarters of the flows on one pair. With
+/// random ports, only 0.01 % of all keys do so.
 const FLOW_PORTS: Range<u16> = 20_000..60_000;
 /// Destination port, on which nobody listens.
 const DISCARD: u16 = 9;
@@ -36,7 +36,8 @@ impl Bench {
         settled(PATIENCE, || Ok(self.received()? - before), |more| *more >= count)
     }
 
-    /// Returns the port's counter for each of the guest's receive queues.
+    /// Returns the value of the port's statistic `counter` for each receive queue, as the guest reads it with
+    /// `ethtool -S`.
     pub(super) fn by_queue(&mut self, counter: &str) -> Result<Vec<u64>> {
         let printed = self.machine.run("ethtool -S eth0")?;
         // The driver does not list unused queues.
