@@ -41,7 +41,8 @@ pub type Host<H> = Reverse<VerdictFault<H>>;
 /// Bit of the seed that makes the choice of duplicated frames independent of the choice of lost frames.
 const DUPLICATE_SEED: u64 = 1 << 63;
 
-/// Wraps a wire in the impairments that `faults` sets for wires, in an adapter's memory, and in the bus to its host.
+/// Wraps a wire in the impairments of wires from `faults`, then in an adapter's memory, and then in the bus to the
+/// adapter's host.
 pub fn wire<W: Line>(line: W, faults: &FaultConfig, memory: &MemoryConfig) -> Wire<W> {
     let lossy = Loss::new(line, faults.loss_one_in, faults.seed);
     let late = Delay::new(lossy, faults.delay_ns);
@@ -49,8 +50,8 @@ pub fn wire<W: Line>(line: W, faults: &FaultConfig, memory: &MemoryConfig) -> Wi
     Slow::new(PacketMemory::new(doubled, memory), faults.bus).receiving_first(faults.receive_first)
 }
 
-/// Wraps a host in the impairments that `faults` sets for received frames. If the host refuses a frame of a reversed
-/// group, the frame counts as lost in the counters of `queue` in `control`.
+/// Wraps a host in the impairments of received frames from `faults`. If the host refuses a frame of a reversed group,
+/// the frame counts as lost in the counters of `queue` in `control`.
 pub fn host<H: HostPort>(host: H, faults: &FaultConfig, control: &Arc<PortControl>, queue: usize) -> Host<H> {
     Reverse::new(VerdictFault::new(host, faults.verdict), faults.reverse_frames, control, queue)
 }

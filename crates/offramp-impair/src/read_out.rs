@@ -1,4 +1,4 @@
-//! A trait for lines whose frames take time to be read out. Frames that wait for their read can be lost.
+//! A trait for lines with slow reads: reading a frame out takes time, and other frames can be lost meanwhile.
 
 use offramp_adapter::port::{Arrival, Line, WirePort};
 

@@ -328,8 +328,8 @@ fn a_bad_frame_that_is_marked_good_is_one_that_its_host_believes() {
     let mut frame = summed(1, &pattern(1, 500));
     *frame.last_mut().unwrap() ^= 1;
     for honours_data_valid in [true, false] {
-        // With `one_in` = 2, the verdict is wrong for each even checksum. Of two frames with consecutive sequence
-        // numbers, one has an even checksum.
+        // With `one_in` = 2, the verdict is wrong for each even checksum. Two frames with consecutive sequence numbers
+        // have one even checksum.
         let mut host = verdict_fault(WrongVerdict::BadIsGood, 2, honours_data_valid);
         for sequence in 1..3 {
             frame[41] = sequence;

@@ -1,5 +1,5 @@
-//! Wrappers of a host that receives frames in the wrong order, or with a wrong checksum verdict. Transmitted frames are
-//! unchanged.
+//! Wrappers of a host: they deliver received frames in the wrong order, or with a wrong checksum verdict. Transmitted
+//! frames are unchanged.
 
 use super::config::{VerdictConfig, WrongVerdict};
 use crate::common::copied;

@@ -1,4 +1,4 @@
-//! Wrappers of a wire that lose, duplicate or delay received frames. Transmitted frames are unchanged.
+//! Wrappers of a wire: they lose, duplicate or delay received frames. Transmitted frames are unchanged.
 
 use crate::common::skipping;
 use crate::read_out::{ReadOut, first};
@@ -57,7 +57,7 @@ impl<W: Line> Loss<W> {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, lost: 0 }
     }
 
-    /// Drops the arrived frames that are chosen for loss, up to the first frame that is not chosen.
+    /// Drops the arrived frames chosen for loss, up to the first frame not chosen.
     fn lose(&mut self, now_ns: u64) {
         while self.choice.chooses(self.index) && self.line.take(now_ns).is_some() {
             self.index += 1;
@@ -79,7 +79,7 @@ impl<W: Line> WirePort for Loss<W> {
         Some(frame)
     }
 
-    /// Also returns the arrival of a frame chosen for loss. The caller then takes frames at this time, so that the lost
+    /// Also returns the arrival of a frame chosen for loss. The caller then takes frames at this time, and the lost
     /// frame makes room on the wire for later frames.
     fn next_arrival_ns(&self) -> Option<u64> {
         self.line.next_arrival_ns()

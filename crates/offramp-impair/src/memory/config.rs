@@ -31,7 +31,7 @@ pub const TRANSMIT_BUFFERS: RangeInclusive<usize> = 1..=1 << 16;
 /// Valid recovery times, nanoseconds.
 pub const RECOVER_NS: RangeInclusive<u64> = 1..=10_000_000_000;
 
-/// The memory for received frames, until the host has read out the frames.
+/// The memory for received frames until the host has read them out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceiveMemory {
     /// No limit.
