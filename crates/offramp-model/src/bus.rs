@@ -51,7 +51,7 @@ pub enum Bus {
     Pci(Pci),
     /// The adapter is master of a PCI-X bus. Transfers in both directions share the bus.
     PciX(PciX),
-    /// The adapter is at the end of a PCI Express link.
+    /// The adapter is connected to the host by a PCI Express link, which has separate lanes for each direction.
     Pcie(Pcie),
 }
 
@@ -72,7 +72,7 @@ pub enum Transfers {
 /// The completion time of a bus master's transfer, and the time for which the transfer occupies the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Time of arrival of the last byte.
+    /// Time at which the last byte reaches its destination.
     pub done: Time,
     /// Time at which the transfer begins to occupy the bus.
     pub from: Time,

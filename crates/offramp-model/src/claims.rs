@@ -79,7 +79,7 @@ pub struct Dependence {
 pub struct Row {
     /// Permanent number of the case, or the name of its file.
     pub id: String,
-    /// Name of the part of the case, if the case has several parts.
+    /// The part of the case that this row covers; empty if the row covers the whole case.
     pub part: String,
     /// The published result.
     pub published: String,
@@ -94,9 +94,9 @@ pub struct Row {
     pub error: Option<f64>,
     /// Unit of `error`: `%`, or `points` if both figures are percentages.
     pub error_unit: &'static str,
-    /// Kind of evidence of the row.
+    /// Kind of evidence for the modelled figure.
     pub kind: Kind,
-    /// Target of the row.
+    /// Target for the model's result, in words.
     pub target: String,
     /// `true` if the row meets its target; `None` without a target.
     pub ok: Option<bool>,

@@ -10,10 +10,10 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
 
-/// A metric of both systems.
+/// One metric or activity, with its values for both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// Heading of the metric, with the unit.
+    /// Heading of the metric, with the unit, or name of the activity.
     pub name: String,
     /// Values of the first and of the second system.
     pub values: [f64; 2],
@@ -42,12 +42,12 @@ pub struct Comparison {
     pub workload: &'static str,
     /// Metrics: throughput, processor utilization, latency and counters.
     pub metrics: Vec<Compared>,
-    /// Activities of the link, microseconds per KiB of payload. Frames can differ in size, so times per frame are not
-    /// comparable.
+    /// Time of each activity of the link, microseconds per KiB of payload. Frames can differ in size, so times per
+    /// frame are not comparable.
     pub line_us_per_kib: Vec<Compared>,
-    /// Activities of the bus, microseconds per KiB of payload, if the adapter is bus master.
+    /// Time of each activity of the bus, microseconds per KiB of payload; empty unless the adapter is bus master.
     pub bus_us_per_kib: Vec<Compared>,
-    /// Activities of the processor, microseconds per KiB of payload.
+    /// Time of each activity of the processors, microseconds per KiB of payload.
     pub processor_us_per_kib: Vec<Compared>,
     /// Name of the resource that limits each system, or a text that no resource is saturated.
     pub limits: [&'static str; 2],

@@ -90,7 +90,7 @@ pub enum Placement {
     Spread,
 }
 
-/// A TCP sender of the host.
+/// The settings of the host's TCP senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendConfig {
     /// Window and congestion control of the sender.

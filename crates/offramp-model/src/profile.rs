@@ -110,7 +110,7 @@ pub struct Profile {
     pub name: String,
     /// Short description of the profile.
     pub title: String,
-    /// The profile of each part, by section.
+    /// Name or path of each part's profile, by section.
     pub parts: BTreeMap<String, String>,
     values: BTreeMap<&'static str, Quantity>,
 }

@@ -40,7 +40,7 @@ pub(crate) const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "w
 /// The ranges of varied parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ranges {
-    /// From value / (1 + share) to value × (1 + share).
+    /// A range around the value in the profile: from value / (1 + share) to value × (1 + share).
     Share(f64),
     /// The interval in the profile. A parameter without an interval has a range given by the share, as with
     /// [`Ranges::Share`].

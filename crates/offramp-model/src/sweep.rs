@@ -228,7 +228,8 @@ struct FingerprintPart {
     /// Name for display.
     name: &'static str,
     text: String,
-    /// `true` if the words of the text are independent, so that a difference can name single words.
+    /// `true` if the words of `text` are independent of each other. A message about a difference then names single
+    /// words.
     has_words: bool,
 }
 

@@ -43,7 +43,7 @@ pub struct Comparison {
     pub experiment: String,
     /// Name of the base variant.
     pub base: String,
-    /// Name of the variant in the claim.
+    /// Name of the variant that the claim compares with the base variant.
     pub variant: String,
     /// Names of metrics: first the metric of the claim, then further metrics for display.
     pub metrics: Vec<String>,
@@ -218,7 +218,7 @@ impl Case {
     }
 }
 
-/// A variation applied to all runs of a figure.
+/// A change of parameters that applies to all runs of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Variation {
     /// No variation.

@@ -9,7 +9,7 @@ pub struct Live {
     pub experiment: String,
     /// Name of the base variant.
     pub base: String,
-    /// Name of the variant in the claim.
+    /// Name of the variant that the claim compares with the base variant.
     pub variant: String,
     /// The result in words. Each ratio is followed by its confidence interval.
     pub measured: String,
@@ -19,21 +19,21 @@ pub struct Live {
     pub figures: Vec<LiveFigure>,
 }
 
-/// A metric of both variants.
+/// The values of one metric for both variants.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LiveFigure {
     /// Name of the metric. The name ends with the unit, if the metric has a unit.
     pub metric: &'static str,
     /// Unit of the values; empty for a count.
     pub unit: &'static str,
-    /// Median of the base; `None` if not measured.
+    /// Median of the base variant's samples; `None` if not measured.
     pub base: Option<f64>,
-    /// Median of the variant; `None` if not measured.
+    /// Median of the samples of `variant`; `None` if not measured.
     pub value: Option<f64>,
-    /// Minimum and maximum sample of the variant.
+    /// Minimum and maximum of the samples of `variant`.
     pub range: Option<[f64; 2]>,
-    /// Ratio of the variant to the base: the median of the ratios per round. `None` if a value is 0, or the run had too
-    /// few rounds.
+    /// Ratio of `variant` to `base`: the median of the ratios per round. `None` if a value is 0, or the run had too few
+    /// rounds.
     pub ratio: Option<f64>,
     /// 95 % confidence interval of the ratio.
     pub ci95: Option<[f64; 2]>,

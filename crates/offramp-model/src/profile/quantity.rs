@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Tag {
     /// Measured by the named source.
     Measured,
-    /// From a data sheet, a standard or the source of a driver.
+    /// From a data sheet, a standard or the source code of a driver.
     Documented,
     /// Calculated from other numbers, which the source names.
     Derived,

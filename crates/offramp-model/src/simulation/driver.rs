@@ -46,13 +46,14 @@ impl Simulation {
         }
     }
 
-    /// Completes a frame of the host that was sent on the link.
+    /// Handles the end of the transmission of a frame from the host.
     pub(super) fn on_transmitted(&mut self, frame: Frame) {
         self.counts.frames_sent += 1;
         self.complete(frame);
     }
 
-    /// Releases a frame in the adapter, after the frame was sent or given up.
+    /// Releases the adapter's memory of a frame that was sent or given up. If the frame completes a send, informs the
+    /// driver.
     pub(super) fn complete(&mut self, frame: Frame) {
         if !matches!(self.config.adapter.bus, Bus::Isa(_)) {
             self.dma_sent(frame);

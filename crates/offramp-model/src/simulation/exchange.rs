@@ -27,7 +27,7 @@ use strum::EnumCount;
 const UNDER_WAY_MAX: usize = 1 << 16;
 /// Maximum latency of the histogram, nanoseconds: one hour.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
-/// Significant digits of a latency: the error is below 0.1 %.
+/// Significant digits of a recorded latency: the error is below 0.1 %.
 const DIGITS: u8 = 3;
 /// Overhead of a frame in a socket's buffer, bytes: an `sk_buff` or an mbuf.
 const BUFFER_HEADER_LEN: u64 = 256;

@@ -27,8 +27,8 @@ impl Simulation {
         }
     }
 
-    /// Returns whether a station is at least `frames` frames of `len` bytes behind. The backlog is the station's queue,
-    /// the booked time on the first adapter's link, or the booked time on the peer's slower link.
+    /// Returns whether at least `frames` frames of `len` bytes wait at a station: in the station's queue, for booked
+    /// time on the first adapter's link, or for booked time on the peer's slower link.
     pub(super) fn is_behind(&self, station: Station, frames: u64, len: u64) -> bool {
         let state = &self.adapters[0].stations[station];
         let hop = Span::of_bytes_at(len, self.config.peer.hop_bps);

@@ -18,7 +18,7 @@ pub(super) struct Driver {
     pub(super) moderator: Moderator,
     /// Separate moderator of transmit completions. `None` if `moderator` also counts transmit completions.
     pub(super) completion_moderator: Option<Moderator>,
-    /// Time of the scheduled check of the moderator.
+    /// Time of the scheduled event at which the moderator is checked for a due interrupt.
     pub(super) moderation_at: Option<Time>,
     /// `true` while the handler or its deferred part runs. Until both have ended, the queue raises no further
     /// interrupt.

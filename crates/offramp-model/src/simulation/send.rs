@@ -135,7 +135,8 @@ impl Simulation {
         self.counts.sends += 1;
         self.datagram_bytes += self.datagram_len();
         for at in 0..self.datagram_frames.len() {
-            // The last fragment completes the datagram at the peer, because the link loses no frames.
+            // The last fragment completes the datagram at the peer, because the link keeps the order of frames and
+            // loses none.
             let is_last = at + 1 == self.datagram_frames.len();
             let payload = if is_last { self.datagram_len() } else { 0 };
             self.transmit(Frame::new(self.datagram_frames[at], Content::Datagram { payload }));

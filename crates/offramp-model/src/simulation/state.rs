@@ -181,7 +181,7 @@ pub(super) struct Simulation {
     pub(super) cpus: Vec<Cpu<Job>>,
     /// Processor time of all jobs submitted so far, by processor and activity.
     pub(super) activities: Vec<[Span; Activity::COUNT]>,
-    /// Processor whose job has just completed, while follow-up jobs are submitted.
+    /// Processor whose job has just completed, while follow-up jobs are submitted; otherwise `None`.
     pub(super) deciding: Option<usize>,
     /// Number of interrupts so far, for round-robin placement.
     pub(super) interrupt_turn: usize,
@@ -263,8 +263,8 @@ impl Simulation {
         if let Owner::Queue(queue) = job.owner() { self.drivers[queue].turn } else { self.interrupt_turn }
     }
 
-    /// Returns the queue that causes a job. A job without an owner, such as [`Job::Mask`], counts as a job of the first
-    /// queue. Interrupts are thus masked on the first processor.
+    /// Returns the queue whose driver or connection causes a job. A job without an owner, such as [`Job::Mask`], counts
+    /// as a job of the first queue. Interrupts are thus masked on the first processor.
     fn queue_of(&self, job: &Job) -> usize {
         match job.owner() {
             Owner::Queue(queue) => queue,

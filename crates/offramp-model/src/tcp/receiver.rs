@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// The policy for acknowledgements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct AckPolicy {
-    /// In-order segments per acknowledgement (RFC 1122 4.2.3.2: at most two full segments).
+    /// Number of in-order segments that one acknowledgement covers (RFC 1122 4.2.3.2: at most two full segments).
     pub segments_per_ack: u32,
     /// Payload of a full segment, bytes. A coalesced frame counts as several segments.
     #[serde(skip)]

@@ -10,7 +10,8 @@ const DUPLICATE_ACKS: u32 = 3;
 const TSO_WINDOW_PARTS: u64 = 3;
 /// Maximum number of doublings of the timeout (RFC 6298 5.5). BSD's limit `TCP_MAXRXTSHIFT` is higher.
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
-/// Shifts for the weights of the smoothed round-trip time (1/8) and of its variation (1/4), from RFC 6298 2.3.
+/// The weights of a new measurement in the smoothed round-trip time (1/8) and in its variation (1/4), as right shifts
+/// (RFC 6298 2.3).
 const SRTT_SHIFT: u32 = 3;
 const RTTVAR_SHIFT: u32 = 2;
 /// Factor of the round-trip time variation in the timeout (RFC 6298 2.3).
@@ -78,7 +79,7 @@ pub struct SenderConfig {
     /// Initial congestion window, segments.
     #[serde(rename = "initial_window")]
     pub initial_window_segments: u64,
-    /// Initial window of the receiver, bytes.
+    /// Window that the receiver offers at the start, bytes.
     #[serde(skip)]
     pub window: u64,
 }
@@ -194,8 +195,9 @@ impl Sender {
         if len > self.config.mss && !is_end { len - len % self.config.mss } else { len }
     }
 
-    /// Avoids the silly window syndrome (RFC 1122 4.2.3.4). A send must be a full segment, half of the window, or the
-    /// end of the written data with no bytes in flight (Nagle). [`Variant::GoBackN`] sends any length.
+    /// Avoids the silly window syndrome (RFC 1122 4.2.3.4). A send must be at least a full segment or half of the
+    /// receiver's initial window, or it must be the end of the written data with no bytes in flight (Nagle).
+    /// [`Variant::GoBackN`] sends any length.
     fn is_worth_sending(&self, len: u64, written: u64) -> bool {
         let is_end = len == written && self.in_flight() == 0;
         let is_enough = len >= self.config.mss || is_end || len * 2 >= self.config.window;
