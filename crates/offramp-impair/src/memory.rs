@@ -78,7 +78,7 @@ impl<W: Line> PacketMemory<W> {
     /// Takes all frames from the wire that arrive by `now_ns`.
     fn fill(&mut self, now_ns: u64) {
         while let Some(at_ns) = self.line.next_arrival_ns().filter(|&at_ns| at_ns <= now_ns) {
-            // Without a frame, the wire has lost the frame, or delivers it later.
+            // If `take` returns no frame, the wire has lost the frame, or delivers it later.
             let Some(frame) = self.line.take(at_ns) else {
                 if self.line.next_arrival_ns() == Some(at_ns) {
                     break;
@@ -96,7 +96,8 @@ impl<W: Line> PacketMemory<W> {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Adds the counts since the last call to `stats`. Returns the number of frames displaced from the memory.
+    /// Adds to `stats` what was counted since the last call of this function. Returns the number of frames displaced
+    /// from the memory.
     fn count(&mut self, stats: &Direction) -> usize {
         let counts = self.memory.counts();
         let before = std::mem::replace(&mut self.counted, counts);

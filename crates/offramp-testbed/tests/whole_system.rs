@@ -144,7 +144,7 @@ fn what_a_card_loses_and_turns_round_is_counted_and_tcp_makes_good() {
 
 #[test]
 fn a_capture_sees_the_frames_and_a_wrong_verdict_is_bypassed_meanwhile() {
-    // Without the capture, every second segment with data would be lost permanently.
+    // If the host did not capture frames, every second segment with data would be lost permanently.
     let verdict = VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 2 };
     let faults = FaultConfig { verdict: Some(verdict), ..FaultConfig::default() };
     let card = Card { memory: MemoryConfig::default(), faults };

@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Cargo's target directory, which the package's list of files also names.
+/// Cargo's target directory. The package's list of files (`crates/offramp/Cargo.toml`) also contains this path.
 const TARGET: &str = "target";
 /// Man pages and completions, in [`TARGET`].
 const PAGES: &str = "dist/pages";

@@ -247,7 +247,8 @@ fn socket(scratch: &Scratch) -> String {
 fn offramp_command(kind: GuestKind, options: &Options, scratch: &Scratch) -> Result<Command> {
     let mut command = relay_command(&socket(scratch), options.mtu())?;
     command.args(["--queues", &options.queue_pairs(QUEUE_PAIRS).to_string()]);
-    // QEMU's card filters the offer for its guest. User Mode Linux passes the whole offer to the guest.
+    // QEMU's card filters the features that offramp offers to the guest. User Mode Linux passes all offered features to
+    // the guest.
     if kind == GuestKind::Uml {
         command.args(["--user-mode-linux", &format!("--without={}", options.off().join(","))]);
     }

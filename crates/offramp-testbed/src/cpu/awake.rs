@@ -32,7 +32,7 @@ struct Spinner {
 }
 
 impl AwakeCpus {
-    /// Starts a thread on each processor in `cpus` that keeps the processor awake.
+    /// Starts a thread on each processor in `cpus`. The thread keeps its processor awake.
     ///
     /// # Errors
     /// Returns an error if a processor cannot be used. After an error, no spinning thread remains.

@@ -45,8 +45,8 @@ pub fn first_program(agent: impl FnOnce(File, File) -> io::Result<()>) -> io::Re
     }
     let ran = prepare().and_then(|(commands, port)| agent(commands, port));
     if let Err(error) = &ran {
-        // Standard error is the first serial port. The lab shows the first serial port's output if the guest does not
-        // answer.
+        // Standard error is the first serial port. `offramp lab` shows the first serial port's output if the guest does
+        // not answer.
         eprintln!("guest: {error}");
     }
     reboot(RebootMode::RB_POWER_OFF)?;

@@ -1,7 +1,7 @@
 //! The protocol between `offramp lab` and a guest over a serial port: one JSON object per line.
 //!
-//! The guest answers each command of the lab with [`Answer::Done`] or [`Answer::Failed`]. For some commands, the guest
-//! sends further answers before [`Answer::Done`].
+//! The guest answers each command of `offramp lab` with [`Answer::Done`] or [`Answer::Failed`]. For some commands, the
+//! guest sends further answers before [`Answer::Done`].
 
 use crate::host::RxCoalescing;
 use crate::rig::{GSO_SEGS, RigConfig};
@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 /// Name of the guest's network interface.
 pub const INTERFACE: &str = "eth0";
 
-/// A command of the lab.
+/// A command of `offramp lab` to the guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {

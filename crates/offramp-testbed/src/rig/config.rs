@@ -161,7 +161,7 @@ pub struct RigConfig {
     pub between: Between,
     /// Processors of hosts and adapters.
     pub placement: Placement,
-    /// Polling of the adapters' threads before a sleep.
+    /// Time for which the adapters' threads poll before they sleep.
     #[serde(deserialize_with = "settings::polling")]
     pub polling: Polling,
     /// Extra properties of host B's adapter.

@@ -175,7 +175,8 @@ struct Macs {
     guest: String,
 }
 
-/// Runs all tests with one guest, and counts each result. Without the kernel's source, the tests are not possible.
+/// Runs all tests with one guest, and counts each result. If the programs cannot be built or the guest cannot be
+/// started, counts this error as the only result.
 ///
 /// # Errors
 /// Returns an error if a signal arrives.
