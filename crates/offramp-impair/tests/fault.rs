@@ -471,7 +471,8 @@ fn everything_at_once_is_accounted_for_under_moderation() {
 
 #[test]
 fn a_reversed_batch_reaches_the_host_last_frame_first() {
-    // Claim R10 (`offramp-model/cases/R10.toml`). The moderation interrupts for every four frames.
+    // Claim R10 (`offramp-model/cases/R10.toml`). With this moderation, the adapter interrupts the host once per four
+    // frames, so a batch has four frames.
     let moderation = ModerationConfig {
         policy: Policy::Coalescing(Coalescing { max_usecs: 10_000, max_packets: 4 }),
         ..ModerationConfig::default()

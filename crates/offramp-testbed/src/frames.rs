@@ -31,7 +31,7 @@ const SHORT_FRAMES: usize = 150;
 /// Number of frames that almost fill one buffer.
 const ONE_BUFFER_FRAMES: usize = 8;
 /// Number of frames that need a chain of buffers. All frames together fit into the smallest ring (255 entries), even if
-/// nobody reads the ring: 150 + 8 + 4 × 5.
+/// nobody reads the ring: 150 short frames, 8 frames of one buffer, and 4 frames of 5 buffers need 178 entries.
 const CHAINED_FRAMES: usize = 4;
 
 /// Builds a UDP frame of `len` bytes with correct checksums. `len` must be at least [`UDP_HEADERS_LEN`], and the IP
@@ -88,8 +88,9 @@ fn foreign(len: usize, fill: &mut impl Rng) -> Vec<u8> {
     frame
 }
 
-/// Builds the frames of one queue: short UDP and non-IP frames of every length class, then frames that fill one buffer.
-/// If `chained` is true, frames that need a chain of buffers follow. The same seed gives the same frames.
+/// Builds the frames of one queue: UDP and non-IP frames with the minimum length, the maximum length at Ethernet's MTU,
+/// and random lengths between them, then frames that almost fill one buffer. If `chained` is true, frames that need a
+/// chain of buffers follow. The same seed gives the same frames.
 pub fn mixed(seed: u64, chained: bool) -> Vec<Vec<u8>> {
     let mut random = SmallRng::seed_from_u64(seed);
     let flow = 1024 + (seed % 60_000) as u16;

@@ -130,7 +130,8 @@ impl Change {
     }
 }
 
-/// Prints each count next to the table's count, and the remedy. Returns whether the table allows the counts.
+/// Prints each count next to the table's count. If the counts and the table do not fit, also prints what to do. Returns
+/// whether the table allows the counts.
 fn compare(mut table: BTreeMap<String, u64>, counts: &Counts) -> bool {
     let (mut is_allowed, mut is_stale) = (true, false);
     println!("{:<48} {:>10} {:>10} {:>8}", "instructions", "before", "now", "%");

@@ -193,7 +193,7 @@ fn send(to: SocketAddr, bytes: &[u8]) -> std::io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-/// The result of charon's negotiation. The index is the number of the sending host.
+/// SPIs and keys from charon's negotiation. Both arrays are indexed by the sending host.
 struct Keys {
     spis: [u32; 2],
     secrets: [(SecretKey, SecretKey); 2],

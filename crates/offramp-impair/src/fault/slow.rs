@@ -195,9 +195,9 @@ impl<W: ReadOut> WirePort for Slow<W> {
             return self.line.advance(now_ns, stats);
         }
         self.run(now_ns);
-        // The result is 0, because no reported frame is lost: the wire lost only frames not reported by `arrivals`, and
-        // the reported frames are already copied. With the maximum number of copied frames, the wire must not advance
-        // past the end of the latest copy.
+        // The result is 0, because no frame that `arrivals` has reported is lost: the reported frames are already
+        // copied, and the wire lost only other frames. With the maximum number of copied frames, the wire must not
+        // advance past the end of the latest copy.
         let is_full = self.ready.len() >= READY_FRAMES_MAX;
         self.line.advance(if is_full { now_ns.min(self.bus_free_ns) } else { now_ns }, stats);
         0

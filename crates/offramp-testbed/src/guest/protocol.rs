@@ -61,8 +61,8 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// Returns the switches for a guest with this configuration. Without GSO and large send, the guest's TCP sends
-    /// single frames.
+    /// Returns the offloads and their software replacements in a guest of a rig with this configuration. Without GSO
+    /// and large send, the guest's TCP sends single frames.
     pub fn new(config: &RigConfig) -> Self {
         let (gso, gro) = (config.host_gso, config.host_gro);
         let offloads = config.offloads.with_prerequisites();

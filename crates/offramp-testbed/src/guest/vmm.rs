@@ -20,8 +20,8 @@ const QEMU_ARGUMENTS: &str = "console=ttyS0 no_timer_check";
 /// version without this maximum.
 const UML_XSTATE_LEN: usize = 2696;
 const UML_WHOLE_XSTATE: &str = "6.13";
-/// Environment variable that keeps the GNU C library from the AVX registers, which User Mode Linux does not save. The
-/// library chooses its copy routine by `AVX_Fast_Unaligned_Load`, so the list must also disable this feature.
+/// Environment variable that prevents the GNU C library from using the AVX registers, which User Mode Linux does not
+/// save. The library chooses its copy routine by `AVX_Fast_Unaligned_Load`, so the list must also disable this feature.
 const WITHOUT_AVX: &str =
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512VL,-AVX512BW,-AVX512F,-AVX2,-AVX,-AVX_Fast_Unaligned_Load";
 

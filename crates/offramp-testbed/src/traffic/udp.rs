@@ -142,9 +142,9 @@ impl Order {
     }
 }
 
-/// Returns whether the error concerns only one datagram, so that the test continues. A full queue is an error of one
-/// datagram, and so is an earlier datagram's error that a connected UDP socket reports. The receiver detects the lost
-/// datagram by the sequence numbers.
+/// Returns whether the error of a send or receive concerns only one datagram, so that the test continues. Such errors
+/// are a full queue, and the error of an earlier datagram that a connected UDP socket reports. The receiver detects the
+/// lost datagram by the sequence numbers.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::ECONNREFUSED, Errno::ENOBUFS, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
     error.raw_os_error().is_some_and(|number| passing.contains(&Errno::from_raw(number)))

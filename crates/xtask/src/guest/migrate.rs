@@ -358,7 +358,8 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Returns the result of a command. Skips the greeting and all events before the result.
+    /// Sends QEMU's monitor a command, and returns the command's result. Skips the greeting and all events before the
+    /// result.
     fn ask(&mut self, command: &str, arguments: &Value) -> Result<Value> {
         let line = format!("{}\n", json!({"execute": command, "arguments": arguments}));
         self.0.get_mut().write_all(line.as_bytes()).doing(command)?;

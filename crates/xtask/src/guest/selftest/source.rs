@@ -29,7 +29,8 @@ const SOURCES: [Source; 2] = [
     Source { program: "gro", package: "linux-source-6.1", file: "net/gro.c" },
 ];
 /// Shell script that unpacks files from the archive in a package. The fourth and later arguments name the files. `tar`
-/// stops after the last file and ends the pipe early, so only the presence of the files is checked.
+/// stops after the last file, and the other programs of the pipe then fail. The caller therefore ignores the exit
+/// status, and checks that the files exist.
 const UNPACK: &str = "package=$1 archive=$2 to=$3; shift 3
     dpkg-deb --fsys-tarfile \"$package\" | tar -xO \"$archive\" | tar -xJ -C \"$to\" --occurrence=1 \"$@\"";
 
