@@ -163,8 +163,8 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Adds the values of one file: first those of the file that it extends, then those of the files of its parts, and
-    /// then its own. A later value replaces an earlier one.
+    /// Adds the values of one file, in this order: the values of the extended file, the values of the parts' files, the
+    /// file's own values. A later value replaces an earlier value.
     fn add(&mut self, kind: &str, name: &str, from: &Path, chain: &mut Vec<String>) -> Result<(), ProfileError> {
         let (file, directory, text) = read(kind, name, from)?;
         let names_itself = chain.contains(&file) || chain.len() >= EXTENDS_MAX;

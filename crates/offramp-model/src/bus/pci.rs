@@ -93,7 +93,7 @@ impl Pci {
 
     /// Returns the number of clocks to move a packet of `bytes` that ends between two multiples of `boundary` bytes.
     /// With `is_padded`, one transaction moves the packet, padded up to the next boundary. Otherwise, one transaction
-    /// moves the bytes up to the last boundary, and another moves the bytes after it.
+    /// moves the bytes up to the last boundary, and a second transaction moves the bytes after this boundary.
     pub fn clocks_of_tail(&self, bytes: u64, boundary: u64, is_padded: bool) -> u64 {
         if is_padded {
             return self.clocks_in_bursts(bytes.next_multiple_of(boundary), u64::MAX);

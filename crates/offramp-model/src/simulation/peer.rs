@@ -85,8 +85,8 @@ impl Simulation {
         }
     }
 
-    /// Handles a frame that reaches the peer at `arrives`. This can be in the future: except for a message, no event
-    /// before `arrives` changes the peer's reaction, so the reaction is scheduled now.
+    /// Handles a frame that reaches the peer at `arrives`. `arrives` can be in the future. Except for a message, no
+    /// event before `arrives` changes the peer's reaction, so the reaction is scheduled now.
     pub(super) fn on_peer_frame(&mut self, frame: Frame, arrives: Time) {
         let at = arrives + self.config.peer.turnaround_time;
         match frame.content {

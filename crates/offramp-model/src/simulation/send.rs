@@ -100,8 +100,7 @@ impl Simulation {
         self.config.workload.write_size.min(DATAGRAM_LEN_MAX)
     }
 
-    /// Returns the host's costs of sending `len` bytes in `frames`. The time `each` of the protocol is charged for each
-    /// frame.
+    /// Returns the host's costs of sending `len` bytes in `frames`. `each` is the protocol's time per frame.
     pub(super) fn costs_of_frames(
         &self,
         len: u64,

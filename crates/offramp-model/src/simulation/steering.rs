@@ -2,7 +2,8 @@
 //!
 //! The hash is computed over real frames with the addresses [`PEER_ADDRESS`] and [`HOST_ADDRESS`]. The listening end of
 //! a connection has the port of `ttcp`, and the connecting end has a random port. The random ports depend on the seed
-//! of the run. They come from a separate stream of random numbers, and thus change no other random number of the run.
+//! of the run. The random ports come from a separate stream of random numbers, and thus change no other random number
+//! of the run.
 
 use super::frame::Content;
 use crate::config::{Config, Workload};
