@@ -1,9 +1,16 @@
-//! Tests that the dependencies between crates equal the list in `docs/design.md`.
+//! Tests that the dependencies between crates equal the list in `docs/design.md`, and the picture `docs/crates.svg`.
 
+#[path = "arrows/picture.rs"]
+mod picture;
+
+use picture::Row;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use toml::{Table, Value};
+
+/// Maximum length of a task in characters, so that it fits into its box of the picture.
+const TASK_LEN_MAX: usize = 31;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
@@ -29,13 +36,14 @@ fn dependencies<'a>(manifest: &'a Table, shared: &'a Table) -> BTreeSet<&'a str>
     dependencies.map(|(name, dependency)| package(name, dependency, shared)).collect()
 }
 
-/// Returns each crate in the list of the design document, with its dependencies.
-fn listed(design: &str) -> Vec<(&str, BTreeSet<&str>)> {
+/// Returns the rows of the list in the design document.
+fn listed(design: &str) -> Vec<Row<'_>> {
     let (_, section) = design.split_once("\n## Which crate depends on which?\n").expect("the design has the list");
     let rows = section.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|'));
     rows.map(|row| {
-        let mut columns = row.split('|').skip(1).map(|column| column.split('`').skip(1).step_by(2));
-        (columns.next().unwrap().next().unwrap(), columns.next().unwrap().collect())
+        let columns: Vec<&str> = row.split('|').collect();
+        let names = |column: usize| columns[column].split('`').skip(1).step_by(2);
+        Row { name: names(1).next().unwrap(), task: columns[2].trim(), depends_on: names(3).collect() }
     })
     .collect()
 }
@@ -51,15 +59,38 @@ fn crates_depend_on_those_that_the_design_lists() {
     let listed = listed(&design);
     let crates: BTreeSet<&str> =
         manifests.iter().map(|manifest| manifest["package"]["name"].as_str().unwrap()).collect();
-    assert_eq!(listed.iter().map(|(name, _)| *name).collect::<BTreeSet<_>>(), crates);
+    assert_eq!(listed.iter().map(|row| row.name).collect::<BTreeSet<_>>(), crates);
     for manifest in &manifests {
         let name = manifest["package"]["name"].as_str().unwrap();
         let found: BTreeSet<&str> = dependencies(manifest, shared).intersection(&crates).copied().collect();
-        let place = listed.iter().position(|(listed, _)| *listed == name).unwrap();
-        assert_eq!(found, listed[place].1, "{name}");
-        let below: BTreeSet<&str> = listed[..place].iter().map(|(name, _)| *name).collect();
+        let place = listed.iter().position(|row| row.name == name).unwrap();
+        assert_eq!(found, listed[place].depends_on, "{name}");
+        let below: BTreeSet<&str> = listed[..place].iter().map(|row| row.name).collect();
         assert!(found.is_subset(&below), "{name} depends on a crate that is not listed before it");
     }
+}
+
+#[test]
+fn the_picture_shows_the_list() {
+    let design = fs::read_to_string(root().join("docs/design.md")).unwrap();
+    let rows = listed(&design);
+    assert!(rows.iter().all(|row| row.task.chars().count() <= TASK_LEN_MAX), "a task does not fit into its box");
+    let drawn = picture::svg(&rows);
+    let file = root().join("docs/crates.svg");
+    if std::env::var_os("OFFRAMP_BLESS").is_some() {
+        fs::write(&file, &drawn).unwrap();
+    }
+    let stored = fs::read_to_string(&file).unwrap_or_default();
+    assert!(stored == drawn, "docs/crates.svg is stale; run OFFRAMP_BLESS=1 cargo test -p offramp --test arrows");
+}
+
+#[test]
+fn a_picture_has_a_box_for_each_crate_and_an_arrow_for_each_dependency_that_no_other_implies() {
+    let row =
+        |name, depends_on: &[&'static str]| Row { name, task: "", depends_on: depends_on.iter().copied().collect() };
+    let drawn = picture::svg(&[row("a", &[]), row("b", &["a"]), row("c", &["a", "b"]), row("d", &["a"])]);
+    assert_eq!(drawn.matches("class=\"box\"").count(), 4);
+    assert_eq!(drawn.matches("class=\"edge\"").count(), 3, "c reaches a through b");
 }
 
 #[test]
