@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Pages with a test of their own, because they start daemons. All pages of `docs/model` are tested together.
-const PAGES: [&str; 4] = ["README.md", "docs/guests.md", "docs/results.md", "docs/check.md"];
+const PAGES: [&str; 5] = ["README.md", "docs/guests.md", "docs/results.md", "docs/check.md", "docs/troubleshooting.md"];
 /// Exit status of a shell for a command that does not exist.
 const NOT_FOUND: i32 = 127;
 /// Prepares the namespace. `$1` is the program, `$2` the directory of the steps, `$3` the examples, `$4` the number of
@@ -142,6 +142,11 @@ fn the_commands_of_the_results_run() {
 #[test]
 fn the_commands_of_the_check_run() {
     assert!(check(&["docs/check.md".to_owned()]) > 0);
+}
+
+#[test]
+fn each_message_of_the_troubleshooting_page_is_printed() {
+    assert!(check(&["docs/troubleshooting.md".to_owned()]) >= 15);
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub struct Step {
 /// Returns the marked blocks of a document as steps, in order.
 ///
 /// The output of `sh runnable` is in the next fence if that is marked `text output`. In `console runnable`, each `$ `
-/// begins a command, and its output follows. The word `exact` after `runnable` or `output` compares numbers, too.
+/// begins a command, and its output follows; a command with output may fail. The word `exact` after `runnable` or `output` compares numbers, too.
 ///
 /// # Errors
 /// Names the line of an unknown mark, of a file without a name, or of an output without a command.
@@ -63,7 +63,7 @@ pub fn steps(document: &str) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Splits a terminal's text into commands and their outputs.
+/// Splits a terminal's text into commands and their outputs. Only a command without output must succeed.
 fn dialogue(fence: usize, body: &[&str], is_exact: bool) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
     for (index, line) in body.iter().enumerate() {
@@ -77,7 +77,11 @@ fn dialogue(fence: usize, body: &[&str], is_exact: bool) -> Result<Vec<Step>, St
             let kind = Kind::Commands(command.to_owned());
             steps.push(Step { line: fence + 1 + index, kind, shown: None, is_exact });
         } else {
+            // A terminal shows failures, too: the shown output decides.
             let step = steps.last_mut().ok_or_else(|| format!("line {fence}: the first line must begin with `$ `"))?;
+            if let (Kind::Commands(command), None) = (&mut step.kind, &step.shown) {
+                *command = format!("{command} || true");
+            }
             step.shown = Some(step.shown.take().map_or_else(|| (*line).to_owned(), |shown| format!("{shown}\n{line}")));
         }
     }
