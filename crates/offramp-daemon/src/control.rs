@@ -2,16 +2,18 @@
 //! protocol.
 
 pub mod client;
+pub(crate) mod directory;
 pub(crate) mod line;
 mod pcapng;
 pub(crate) mod server;
 pub(crate) mod socket;
 
+pub use directory::{DirectoryError, control_default, find_control};
 pub use pcapng::io_error;
 
 use std::time::Duration;
 
-/// Default path of the control socket.
+/// Path of the control socket of a daemon that root starts.
 pub const CONTROL_DEFAULT: &str = "/run/offramp/control.sock";
 /// Maximum length of a request in bytes, including the newline. A request with some hundred ports fits.
 pub const REQUEST_LEN_MAX: usize = 64 * 1024;

@@ -6,7 +6,9 @@ use super::config::Config;
 use crate::schema::key::NOBODY;
 use caps::{CapSet, Capability};
 use nix::errno::Errno;
-use nix::unistd::{Gid, Group, Uid, User, chown, getgrouplist, getgroups, setgroups, setresgid, setresuid};
+use nix::unistd::{
+    AccessFlags, Gid, Group, Uid, User, chown, eaccess, getgrouplist, getgroups, setgroups, setresgid, setresuid,
+};
 use offramp_ports::sys::socket_file::SocketRights;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -14,6 +16,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+
+/// The user "nobody" on every Linux.
+const NOBODY_UID: Uid = Uid::from_raw(65_534);
 
 /// An error while giving up privileges. After this error, the daemon does not run.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +108,7 @@ impl Identity {
             // Root owns the machine's files, so the daemon must not stay root by accident.
             None if own.is_root() => {
                 let nobody = find(NOBODY)?.ok_or(PrivilegeError::NoNobody)?;
-                is_user_here(nobody.uid).then_some(nobody)
+                (is_root_of_system() && is_user_here(nobody.uid)).then_some(nobody)
             }
             None => None,
         };
@@ -114,21 +119,22 @@ impl Identity {
         }
     }
 
-    /// Creates a missing directory for the daemon's future user, if the parent directory exists.
+    /// Creates a missing directory for the daemon's future user, if the parent directory exists. Returns whether the
+    /// directory was missing.
     ///
     /// # Errors
     /// Fails if the system refuses the directory.
-    pub fn make_directory(&self, directory: &Path, mode: u32) -> Result<(), PrivilegeError> {
+    pub fn make_directory(&self, directory: &Path, mode: u32) -> Result<bool, PrivilegeError> {
         match fs::DirBuilder::new().mode(mode).create(directory) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
             Err(error) => return Err(system(format!("making the directory {}", directory.display()))(error)),
         }
-        match &self.user {
-            None => Ok(()),
-            Some(user) => chown(directory, Some(user.uid), Some(user.gid))
-                .map_err(|e| system(format!("giving {} to {}", directory.display(), user.name))(e.into())),
+        if let Some(user) = &self.user {
+            chown(directory, Some(user.uid), Some(user.gid))
+                .map_err(|e| system(format!("giving {} to {}", directory.display(), user.name))(e.into()))?;
         }
+        Ok(true)
     }
 
     /// Becomes the user, and gives up every capability for good.
@@ -173,6 +179,15 @@ impl Identity {
         setresgid(user.gid, user.gid, user.gid).map_err(|e| doing()(e.into()))?;
         setresuid(user.uid, user.uid, user.uid).map_err(|e| doing()(e.into()))
     }
+}
+
+/// Returns whether the process is root of the machine, or of a container with a user namespace: a container has users
+/// besides root, and a `/run` of its own. Another root in a user namespace is an ordinary user (`user_namespaces(7)`).
+pub fn is_root_of_system() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_machine = map.is_empty() || map.split_whitespace().eq(["0", "0", "4294967295"]);
+    let owns_run = || eaccess("/run", AccessFlags::W_OK).is_ok();
+    Uid::effective().is_root() && (is_machine || (is_user_here(NOBODY_UID) && owns_run()))
 }
 
 /// Returns whether the process can become this user. The process's user namespace may not contain the user. Root in a

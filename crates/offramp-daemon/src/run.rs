@@ -8,6 +8,7 @@ use crate::apply;
 use crate::build::{self, Devices, connect_to};
 use crate::change::Change;
 use crate::config::{Config, ConfigError, DaemonConfig};
+use crate::control::directory::{self, DirectoryError, MadeDirectory};
 use crate::control::server::{self, Access};
 use crate::control::socket::{self, ControlSocket, SocketError};
 use crate::daemon::Daemon;
@@ -34,10 +35,10 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Permissions of directories that the daemon creates: for the control socket, which every user may see, and for the
-/// state.
+/// Permissions of directories that the daemon creates: for the control socket, which every user may see, and for
+/// everything of one user.
 const CONTROL_DIRECTORY_MODE: u32 = 0o755;
-const STATE_DIRECTORY_MODE: u32 = 0o700;
+const PRIVATE_DIRECTORY_MODE: u32 = 0o700;
 
 /// The error of a failed start, as a one-line message.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +53,8 @@ enum Cause {
     Build(#[from] BuildError),
     #[error(transparent)]
     Privilege(#[from] PrivilegeError),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     #[error(transparent)]
     Socket(#[from] SocketError),
     #[error(transparent)]
@@ -141,6 +144,8 @@ pub struct Process {
     controls: Vec<(Access, ControlSocket)>,
     metrics: Option<MetricsSocket>,
     signals: Signals,
+    /// The directory of the control socket, if the daemon created it.
+    made: Option<MadeDirectory>,
 }
 
 impl Process {
@@ -165,7 +170,9 @@ impl Process {
         notify::notify(notify::STOPPING);
         // No new client is accepted while the last frames are sent.
         drop((self.controls, self.metrics));
-        self.daemon.stop()
+        let is_all_sent = self.daemon.stop();
+        drop(self.made);
+        is_all_sent
     }
 
     fn reload(&self) {
@@ -186,12 +193,13 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
     let file = std::path::absolute(file).map_err(system("finding the file"))?;
     let identity = Identity::find(&config)?;
+    directory::is_private(config.daemon.directory())?;
     config.daemon.sockets().try_for_each(|(key, path)| socket::check_free(key, path))?;
     let devices = build::open_devices(&config)?;
     config.mtu_mismatches().for_each(|(_, mismatch)| eprintln!("offramp: {mismatch}"));
-    identity.make_directory(config.daemon.control.parent().unwrap_or(Path::new("/")), CONTROL_DIRECTORY_MODE)?;
+    let made = make_control_directory(&config.daemon, &identity)?;
     if let Some(directory) = &config.daemon.state_directory {
-        identity.make_directory(directory, STATE_DIRECTORY_MODE)?;
+        identity.make_directory(directory, PRIVATE_DIRECTORY_MODE)?;
     }
     identity.assume()?;
     process::leave_no_core().map_err(system("keeping the process from being dumped"))?;
@@ -226,7 +234,18 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     watchdog::start(&daemon, sandbox.clone()).map_err(system("starting a thread"))?;
     say(&sandbox_status);
     sandbox.enter_thread(ThreadKind::Main);
-    Ok(Process { daemon, controls, metrics, signals })
+    Ok(Process { daemon, controls, metrics, signals, made })
+}
+
+/// Creates the directory of the control socket, if it is missing. Dropping the result removes the directory.
+fn make_control_directory(config: &DaemonConfig, identity: &Identity) -> Result<Option<MadeDirectory>, Cause> {
+    let path = config.directory();
+    let mode = if directory::is_private(path)? { PRIVATE_DIRECTORY_MODE } else { CONTROL_DIRECTORY_MODE };
+    let is_new = identity.make_directory(path, mode)?;
+    let made = is_new.then(|| MadeDirectory::new(path));
+    // Another user may have created the directory since the first check.
+    directory::is_private(path)?;
+    Ok(made)
 }
 
 /// Prints the active restrictions of the sandbox, and warns of restrictions that the kernel lacks.

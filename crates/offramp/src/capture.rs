@@ -2,9 +2,9 @@
 
 mod filter;
 
+use crate::control::Control;
 use crate::exit::{FAILED, SETUP, fail};
 use filter::Filter;
-use offramp_daemon::control::CONTROL_DEFAULT;
 use offramp_daemon::control::client::{ClientError, Subscription};
 use offramp_daemon::control::io_error;
 use offramp_daemon::schema::{Outcome, Request, SNAPLEN_MAX, VERSION};
@@ -51,9 +51,8 @@ pub struct Args {
     /// Only packets that match, as in pcap-filter(7); tcpdump compiles it. It sees the bytes that --snaplen leaves
     #[arg(long, value_name = "EXPRESSION")]
     filter: Option<String>,
-    /// The daemon's control socket
-    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT)]
-    control: PathBuf,
+    #[command(flatten)]
+    control: Control,
 }
 
 /// Runs `offramp capture`.
@@ -67,9 +66,13 @@ pub fn run(args: &Args) -> ExitCode {
         Err(error) => return fail(format!("capture: --filter: {error}"), SETUP),
     };
     let request = Request::Capture { version: VERSION, port: args.port.clone(), snaplen: args.snaplen };
-    let packets = match Subscription::start(&args.control, &request) {
+    let control = match args.control.path() {
+        Ok(control) => control,
+        Err(error) => return fail(format!("capture: {error}"), SETUP),
+    };
+    let packets = match Subscription::start(&control, &request) {
         Ok((Outcome::Capturing {}, packets)) => packets,
-        Ok(_) => return fail(format!("capture: {}", ClientError::Unexpected(args.control.clone())), SETUP),
+        Ok(_) => return fail(format!("capture: {}", ClientError::Unexpected(control)), SETUP),
         Err(error) => return fail(format!("capture: {error}"), SETUP),
     };
     // Handle signals before the file exists, because an observer of the file may stop the capture.

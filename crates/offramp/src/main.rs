@@ -5,6 +5,7 @@
 #[cfg(feature = "lab")]
 mod bench;
 mod capture;
+mod control;
 mod exit;
 mod monitor;
 mod pages;

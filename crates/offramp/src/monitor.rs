@@ -1,11 +1,10 @@
 //! `offramp monitor`: prints the events of a running daemon, one line of JSON per event.
 
+use crate::control::Control;
 use crate::exit::{FAILED, SETUP, fail};
-use offramp_daemon::control::CONTROL_DEFAULT;
 use offramp_daemon::control::client::{ClientError, Subscription};
 use offramp_daemon::schema::{Outcome, Request, VERSION};
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 const NOTES: &str = "\
@@ -17,16 +16,19 @@ Exit status: 0 the reader of its output has gone; 1 the daemon has ended; 2 wron
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Args {
-    /// The daemon's control socket, or the one that only shows
-    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT)]
-    control: PathBuf,
+    #[command(flatten)]
+    control: Control,
 }
 
 /// Runs `offramp monitor`.
 pub fn run(args: &Args) -> ExitCode {
-    let mut events = match Subscription::start(&args.control, &Request::Monitor { version: VERSION }) {
+    let control = match args.control.path() {
+        Ok(control) => control,
+        Err(error) => return fail(format!("monitor: {error}"), SETUP),
+    };
+    let mut events = match Subscription::start(&control, &Request::Monitor { version: VERSION }) {
         Ok((Outcome::Monitoring {}, events)) => events,
-        Ok(_) => return fail(format!("monitor: {}", ClientError::Unexpected(args.control.clone())), SETUP),
+        Ok(_) => return fail(format!("monitor: {}", ClientError::Unexpected(control)), SETUP),
         Err(error) => return fail(format!("monitor: {error}"), SETUP),
     };
     loop {

@@ -1,7 +1,7 @@
 //! `offramp port` and `offramp switch`: add and remove ports and switches of a running daemon.
 
+use crate::control::Control;
 use crate::exit::{SETUP, fail, print};
-use offramp_daemon::control::CONTROL_DEFAULT;
 use offramp_daemon::control::client::{ClientError, ask};
 use offramp_daemon::schema::{Difference, Outcome, Request, VERSION};
 use std::io::{self, Read};
@@ -55,9 +55,8 @@ pub struct To {
     /// Print one JSON object instead of lines
     #[arg(long)]
     json: bool,
-    /// The daemon's control socket
-    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT)]
-    control: PathBuf,
+    #[command(flatten)]
+    control: Control,
 }
 
 /// Runs `offramp port` or `offramp switch`, whose name is `noun`.
@@ -84,9 +83,10 @@ fn change<'a>(noun: &str, command: &'a Command) -> Result<(&'a To, Difference), 
             (daemon, Request::Remove { version: VERSION, ports, switches })
         }
     };
-    match ask(&to.control, &request) {
+    let control = to.control.path().map_err(|error| error.to_string())?;
+    match ask(&control, &request) {
         Ok(Outcome::Difference(difference)) => Ok((to, difference)),
-        Ok(_) => Err(ClientError::Unexpected(to.control.clone()).to_string()),
+        Ok(_) => Err(ClientError::Unexpected(control).to_string()),
         Err(error) => Err(error.to_string()),
     }
 }

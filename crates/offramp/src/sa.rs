@@ -2,15 +2,15 @@
 
 mod import;
 
+use crate::control::Control;
 use crate::exit::{SETUP, fail, print};
 use crate::show;
-use offramp_daemon::control::CONTROL_DEFAULT;
 use offramp_daemon::control::client::{ClientError, ask};
 use offramp_daemon::schema::direction;
 use offramp_daemon::schema::{IpsecStatus, KeyText, SaKeys};
 use offramp_daemon::schema::{Outcome, Request, Status, VERSION};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// The name that means standard input in place of a key file.
@@ -34,9 +34,8 @@ Exit status: 0 done; 2 wrong options, refused, or no daemon answered.";
 pub struct Args {
     #[command(subcommand)]
     action: Action,
-    /// The daemon's control socket
-    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT, global = true)]
-    control: PathBuf,
+    #[command(flatten)]
+    control: Control,
 }
 
 #[derive(clap::Subcommand)]
@@ -111,9 +110,10 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn act(args: &Args) -> Result<String, String> {
+    let control = args.control.path().map_err(|error| error.to_string())?;
     let request = match &args.action {
-        Action::Show { port, json } => return show(&args.control, port.as_ref(), *json),
-        Action::Import(import) => return import::run(import, &args.control),
+        Action::Show { port, json } => return show(&control, port.as_ref(), *json),
+        Action::Import(import) => return import::run(import, &control),
         Action::Add { port, words } => {
             let sa = keys_of(words)?;
             let key = key_of(&sa)?;
@@ -129,9 +129,9 @@ fn act(args: &Args) -> Result<String, String> {
             Request::SaRekey { version: VERSION, port, direction, spi: *spi, to, key, grace_seconds: *grace_seconds }
         }
     };
-    match ask(&args.control, &request).map_err(|error| error.to_string())? {
+    match ask(&control, &request).map_err(|error| error.to_string())? {
         Outcome::Ipsec(status) => Ok(lines(&status)),
-        _ => Err(ClientError::Unexpected(args.control.clone()).to_string()),
+        _ => Err(ClientError::Unexpected(control).to_string()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! `offramp set`: switches features of a running adapter, changes its moderation or its limit, or sets its link.
 
+use crate::control::Control;
 use crate::exit::{SETUP, fail, print};
 use crate::show::waits_text;
-use offramp_daemon::control::CONTROL_DEFAULT;
 use offramp_daemon::control::client::{ClientError, ask};
 use offramp_daemon::schema::Limit;
 use offramp_daemon::schema::Moderation;
@@ -10,7 +10,6 @@ use offramp_daemon::schema::limit::OFF;
 use offramp_daemon::schema::{Changed, FeatureStatus, Outcome, Request, VERSION};
 use offramp_daemon::schema::{feature, unknown};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The word before a moderation policy on the command line.
@@ -51,9 +50,8 @@ pub struct Args {
     /// Print one JSON object instead of lines
     #[arg(long)]
     json: bool,
-    /// The daemon's control socket
-    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT)]
-    control: PathBuf,
+    #[command(flatten)]
+    control: Control,
 }
 
 /// Runs `offramp set`.
@@ -99,9 +97,10 @@ fn request(args: &Args) -> Result<Request, String> {
 }
 
 fn change(args: &Args, request: &Request) -> Result<Changed, ClientError> {
-    match ask(&args.control, request)? {
+    let control = args.control.path()?;
+    match ask(&control, request)? {
         Outcome::Changed(changed) => Ok(changed),
-        _ => Err(ClientError::Unexpected(args.control.clone())),
+        _ => Err(ClientError::Unexpected(control)),
     }
 }
 

@@ -5,12 +5,12 @@ mod table;
 
 pub use table::{ipsec_lines, waits_text};
 
+use crate::control::Control;
 use crate::exit::{SETUP, fail};
-use offramp_daemon::control::CONTROL_DEFAULT;
 use offramp_daemon::control::client::{ClientError, ask};
 use offramp_daemon::schema::{DirectionStatus, Outcome, Rates, Request, Status, VERSION};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -43,9 +43,8 @@ pub struct Args {
     /// Measure rates over this time; 0 for none
     #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = seconds)]
     interval: f64,
-    /// The daemon's control socket
-    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT)]
-    control: PathBuf,
+    #[command(flatten)]
+    control: Control,
 }
 
 /// Runs `offramp show`.
@@ -67,10 +66,11 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn status(args: &Args) -> Result<Status, ClientError> {
-    let mut status = ask_status(&args.control, args.port.as_ref())?;
+    let control = args.control.path()?;
+    let mut status = ask_status(&control, args.port.as_ref())?;
     if args.interval > 0.0 {
         thread::sleep(Duration::from_secs_f64(args.interval));
-        let before = std::mem::replace(&mut status, ask_status(&args.control, args.port.as_ref())?);
+        let before = std::mem::replace(&mut status, ask_status(&control, args.port.as_ref())?);
         add_rates(&mut status, &before);
     }
     Ok(status)

@@ -6,7 +6,7 @@ use crate::schema::file::Key;
 use crate::schema::unknown;
 use offramp_ports::sys::link;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 /// Default permissions of a socket: only the daemon's user.
@@ -19,8 +19,9 @@ const SOCKET_PATH_LEN_MAX: usize = 96;
 /// Maximum length of a port's or switch's name in bytes, because names are printed in columns of tables.
 const NAME_LEN_MAX: usize = 32;
 
-/// Checks of values that report errors with their position in the file.
-pub(crate) struct Check<'a>(pub(crate) Place<'a>);
+/// Checks of values that report errors with their position in the file. The second field is the directory of guests'
+/// sockets with a relative path.
+pub(crate) struct Check<'a>(pub(crate) Place<'a>, pub(crate) &'a Path);
 
 impl Check<'_> {
     /// Parses the permission bits of a socket.
@@ -95,11 +96,25 @@ impl Check<'_> {
 
     pub(crate) fn socket(&self, key: &str, written: &Spanned<String>) -> Result<PathBuf, ConfigError> {
         let path = PathBuf::from(written.as_ref());
-        if path.is_absolute() && path.file_name().is_some() && path.as_os_str().len() <= SOCKET_PATH_LEN_MAX {
+        if path.is_absolute() && is_socket_path(&path) {
             return Ok(path);
         }
         let message =
             format!("{key} \"{}\": use an absolute path of at most {SOCKET_PATH_LEN_MAX} bytes", path.display());
+        Err(self.0.wrong(written.span(), message))
+    }
+
+    /// Parses the path of a guest's socket. A relative path starts in the directory of the control socket.
+    pub(crate) fn guest_socket(&self, key: &str, written: &Spanned<String>) -> Result<PathBuf, ConfigError> {
+        let path = self.1.join(written.as_ref());
+        if Path::new(written.as_ref()).file_name().is_some() && is_socket_path(&path) {
+            return Ok(path);
+        }
+        let message = format!(
+            "{key} \"{}\": use a path of at most {SOCKET_PATH_LEN_MAX} bytes, absolute or relative to {}",
+            written.as_ref(),
+            self.1.display()
+        );
         Err(self.0.wrong(written.span(), message))
     }
 
@@ -156,6 +171,10 @@ impl Check<'_> {
             }
         }
     }
+}
+
+fn is_socket_path(path: &Path) -> bool {
+    path.file_name().is_some() && path.as_os_str().len() <= SOCKET_PATH_LEN_MAX
 }
 
 /// Parses an Ethernet address: six hexadecimal bytes separated by colons.

@@ -3,7 +3,7 @@
 use super::check::{Check, SOCKET_MODE_DEFAULT};
 use super::place::ConfigError;
 use super::types::{DaemonConfig, MetricsAddress};
-use crate::control::CONTROL_DEFAULT;
+use crate::control::control_default;
 use crate::schema::SandboxLevel;
 use crate::schema::file::{self, Key};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl Check<'_> {
     pub(super) fn daemon(&self, written: &file::Daemon) -> Result<DaemonConfig, ConfigError> {
         let control = match &written.control {
             Some(path) => self.socket("daemon.control", path)?,
-            None => PathBuf::from(CONTROL_DEFAULT),
+            None => control_default(),
         };
         let levels = [("full", SandboxLevel::Full), ("log", SandboxLevel::Log), ("off", SandboxLevel::Off)];
         let text = |key: &Key<String>| key.as_ref().map(|value| value.as_ref().clone());

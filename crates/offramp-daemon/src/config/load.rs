@@ -53,7 +53,7 @@ impl Config {
         others: &Self,
         client_of: Option<&DaemonConfig>,
     ) -> Result<Self, ConfigError> {
-        let check = Check(Place::new(file, text));
+        let check = Check(Place::new(file, text), Path::new(""));
         let written: file::File = toml::from_str(text).map_err(|error| check.0.refused(&error))?;
         let tables = DeTable::parse(text).map_err(|error| check.0.refused(&error))?;
         if written.port.is_empty() && written.switch.is_empty() {
@@ -68,6 +68,7 @@ impl Config {
             }
             None => check.daemon(written.daemon.as_ref().map_or(&file::Daemon::default(), Spanned::as_ref))?,
         };
+        let check = Check(check.0, daemon.directory());
         let mut switches = others.switches.clone();
         for switch in &written.switch {
             switches.push(check.switch(switch)?);

@@ -9,7 +9,7 @@ use super::switch::{
 };
 use super::wire::BITS_PER_SECOND;
 use super::*;
-use crate::control::CONTROL_DEFAULT;
+use crate::control::{CONTROL_DEFAULT, control_default};
 use crate::kind::host::HostTraits;
 use crate::kind::vhost_user::{GUEST_POLL_TIME_MAX, MEMORY_BYTES, QUEUE_SIZE, QUEUE_SIZE_DEFAULT};
 use crate::kind::{self, HostConfig, WireConfig, host_keys, keys_of, wire_kinds};
@@ -84,7 +84,7 @@ fn a_short_file_gets_the_defaults() {
         sandbox,
     } = config.daemon;
     assert_eq!((control_read_only, metrics), (None, None));
-    assert_eq!((control.to_str().unwrap(), control_mode), (CONTROL_DEFAULT, 0o600));
+    assert_eq!((control, control_mode), (control_default(), 0o600));
     assert_eq!((control_group, user, state_directory, sandbox), (None, None, None, SandboxLevel::Full));
     let made = Some("the interface t0".to_owned());
     let traits = HostTraits { is_steered: true, privileged_key: Some("host.tap"), made, ..HostTraits::default() };
@@ -330,7 +330,9 @@ fn a_value_out_of_range_is_refused_with_its_range() {
         1,
         "namespace belongs to a host with tap",
     );
-    wrong("host = { vhost_user = \"s\" }\nwire.cable = \"b\"", 1, "use an absolute path");
+    wrong("host = { vhost_user = \"\" }\nwire.cable = \"b\"", 1, "use a path of at most 96 bytes");
+    let long = format!("host = {{ vhost_user = \"{}\" }}\nwire.cable = \"b\"", "s".repeat(90));
+    wrong(&long, 1, "use a path of at most 96 bytes");
     wrong("host = { vhost_user = \"/s\", mode = \"sever\" }\nwire.cable = \"b\"", 1, "did you mean \"server\"?");
     wrong("host = { vhost_user = \"/s\", tap = \"t\" }\nwire.cable = \"b\"", 1, "write either tap");
     wrong("host = { }\nwire.cable = \"b\"", 1, "write either tap");
@@ -354,7 +356,8 @@ fn a_value_out_of_range_is_refused_with_its_range() {
     refused("[daemon]\ncontrol_mode = 0o1777\n[[port]]\n", 2, "daemon.control_mode 0o1777 is out of range");
     for key in ["control_read_only", "metrics"] {
         let twice = format!(
-            "[daemon]\n{key} = \"{CONTROL_DEFAULT}\"\n[[port]]\nname = \"a\"\nhost.tap = \"t\"\nwire.tap = \"u\"\n"
+            "[daemon]\n{key} = {:?}\n[[port]]\nname = \"a\"\nhost.tap = \"t\"\nwire.tap = \"u\"\n",
+            control_default()
         );
         assert!(parse(&twice).unwrap_err().contains("is daemon.control already"), "{twice}");
     }
@@ -411,7 +414,7 @@ fn what_can_be_made_once_is_refused_the_second_time() {
     refused(&two("tap = \"t\"", "tap = \"t\""), 7, "port \"b\": the interface t is that of port \"a\" already");
     let within = "tap = \"t\", namespace = \"n\"";
     refused(&two(within, within), 7, "the interface t in /run/netns/n is that of port \"a\"");
-    let control = format!("vhost_user = \"{CONTROL_DEFAULT}\"");
+    let control = format!("vhost_user = {:?}", control_default());
     refused(&two("tap = \"t\"", &control), 7, "is the daemon's control socket already");
     let both = "[[port]]\nname = \"a\"\nhost = { tap = \"t\" }\nwire = { tap = \"t\" }\n";
     refused(both, 4, "port \"a\": the interface t is that of port \"a\" already");

@@ -13,7 +13,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::esp::SaConfig;
 use offramp_ports::worker::Polling;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The whole configuration.
@@ -86,6 +86,11 @@ pub struct DaemonConfig {
 }
 
 impl DaemonConfig {
+    /// Returns the directory of the control socket, which is also that of guests' sockets with a relative path.
+    pub fn directory(&self) -> &Path {
+        self.control.parent().unwrap_or(Path::new("/"))
+    }
+
     /// Returns the paths of the control sockets, each with the configuration key that sets the path.
     pub fn control_sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let read_only = self.control_read_only.iter().map(|(path, _)| ("daemon.control_read_only", path));

@@ -1,5 +1,6 @@
 //! The client of the control protocol: sends one request and reads one answer.
 
+use super::directory::DirectoryError;
 use super::line::Lines;
 use super::{ANSWER_LEN_MAX, LINE_TIME_MAX, REQUEST_LEN_MAX};
 use crate::schema::{Answer, Outcome, Request, VERSION};
@@ -26,6 +27,9 @@ pub enum ClientError {
         /// The system's error.
         cause: io::Error,
     },
+    /// The control socket may be another user's.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// The connection failed before the whole answer was received.
     #[error("{}: the daemon's answer was not received: {cause}", path.display())]
     NoAnswer {

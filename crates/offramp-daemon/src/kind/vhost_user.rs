@@ -102,7 +102,7 @@ impl PortKind for Config {
         let allowed_uid = number("allowed_uid", &keys.allowed_uid, UIDS, 0)?;
         let control_queue = control_queue(check, keys)?;
         let socket = ListeningSocket {
-            path: check.socket("port.host.vhost_user", &keys.vhost_user)?,
+            path: check.guest_socket("port.host.vhost_user", &keys.vhost_user)?,
             mode: check.permissions("port.host.socket_mode", &keys.socket_mode, SOCKET_MODE_DEFAULT)?,
             group: keys.socket_group.as_ref().map(|group| group.as_ref().clone()),
         };

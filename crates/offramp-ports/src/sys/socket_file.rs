@@ -1,7 +1,7 @@
 //! The file of a listening Unix socket (unix(7)): creation, takeover and removal.
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open};
+use nix::fcntl::{AtFlags, FcntlArg, FdFlag, OFlag, fcntl, open};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, getsockname, getsockopt, listen as listen_on, socket,
     sockopt,
@@ -95,6 +95,8 @@ pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
     if !(is_unix && is_stream && getsockopt(&fd, sockopt::AcceptConn)?) {
         return Err(io::Error::other("not a listening Unix stream socket"));
     }
+    // A program started by this process must not keep the socket open.
+    fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     let listener = UnixListener::from(fd);
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -267,12 +269,22 @@ impl Drop for SocketFile {
 /// Returns the remedy for a socket's failure at `path`, as a suffix for the system's error text.
 #[must_use]
 pub fn hint(cause: &io::Error, path: &Path) -> String {
-    let directory = path.parent().unwrap_or(path).display();
+    let (parent, user) = (path.parent().unwrap_or(path), geteuid());
+    let directory = parent.display();
     match cause.kind() {
         io::ErrorKind::NotFound => format!("; create the directory {directory}"),
         io::ErrorKind::PermissionDenied => {
-            let user = geteuid();
-            format!("; the user of this process (uid {user}) must be able to write to the directory {directory}")
+            let owner = fs::metadata(parent).map(|found| found.uid()).ok().filter(|owner| *owner != user.as_raw());
+            let cure = owner.map(|owner| {
+                format!(
+                    ", which belongs to uid {owner}: run \"rmdir {directory}\" if no daemon uses it, or \"chown {user} \
+                     {directory}\""
+                )
+            });
+            format!(
+                "; the user of this process (uid {user}) must be able to write to the directory {directory}{}",
+                cure.unwrap_or_default()
+            )
         }
         _ => String::new(),
     }

@@ -6,6 +6,7 @@ mod port_end;
 mod worth;
 
 use crate::bench::stop::{STOPPED, stop_flag};
+use crate::control::Control;
 use crate::exit::{FAILED, SETUP, fail, print};
 use guest::GuestPath;
 use offramp_check::end::{End, LocalEnd};
@@ -14,7 +15,6 @@ use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
 use offramp_check::plan::Depth;
 use offramp_check::verdict::Report;
 use offramp_check::{report, run as check};
-use offramp_daemon::control::CONTROL_DEFAULT;
 use offramp_testbed::device::default_state_dir;
 use offramp_testbed::error::TestbedError;
 use offramp_testbed::guest::{Choice, GuestSpec};
@@ -48,7 +48,9 @@ Exit status: 0 all right; 1 at least one offload is wrong, or too much is lost; 
 
 /// Check each offload of an interface for correctness: send known frames, and compare the received ones to the byte
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").args(["pair", "device", "serve", "ports", "guest_kernel", "list"]).required(true)))]
+#[command(after_help = EXAMPLES)]
+#[command(group(clap::ArgGroup::new("of_daemon").args(["control"]).requires("ports")))]
+#[command(group(clap::ArgGroup::new("what").args(["pair", "device", "serve", "ports", "guest_kernel", "list"]).required(true)))]
 pub struct Args {
     /// The two ends of a path: interfaces, or NS/IF in another network namespace (a name of `ip netns`, or a path)
     #[arg(long, num_args = 2, value_names = ["IF", "IF"])]
@@ -68,9 +70,8 @@ pub struct Args {
     /// Two ports of a running daemon with TAPs as hosts; none if only one pair is possible
     #[arg(long = "self", num_args = 0..=2, value_names = ["PORT", "PORT"])]
     ports: Option<Vec<String>>,
-    /// The daemon's control socket
-    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT, requires = "ports")]
-    control: PathBuf,
+    #[command(flatten)]
+    control: Control,
     /// Boot this kernel (vmlinuz) in QEMU and check an interface there
     #[arg(long, value_name = "FILE")]
     guest_kernel: Option<PathBuf>,
@@ -170,8 +171,9 @@ fn guest_spec(args: &Args, kernel: &Path) -> Result<GuestSpec, CheckError> {
 fn ends(args: &Args, stop: &Arc<AtomicBool>) -> Result<[Box<dyn End>; 2], CheckError> {
     let state_dir = args.state_dir();
     if let Some(ports) = &args.ports {
-        let [a, b] = port_end::two_of(&args.control, ports)?;
-        let open = |status| PortEnd::open(&args.control, status, &state_dir, &mut |line| eprintln!("{line}"));
+        let control = args.control.path().map_err(|error| CheckError::Daemon(error.to_string()))?;
+        let [a, b] = port_end::two_of(&control, ports)?;
+        let open = |status| PortEnd::open(&control, status, &state_dir, &mut |line| eprintln!("{line}"));
         return Ok([Box::new(open(a)?), Box::new(open(b)?)]);
     }
     let open = |name: &str| LocalEnd::open(name, &state_dir, &mut |line| eprintln!("{line}"));
