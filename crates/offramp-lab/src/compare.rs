@@ -78,10 +78,10 @@ impl Distance {
     }
 }
 
-/// The logarithms of the ratios per round, and the numbers of pairs.
+/// The pairs of samples of one round, and their numbers.
 struct Pairs {
-    /// ln(variant / base) of each counted pair.
-    log_ratios: Vec<f64>,
+    /// Values of base and variant in each counted pair.
+    counted: Vec<[f64; 2]>,
     /// Number of pairs with comparable distances.
     like: usize,
     /// Number of all pairs.
@@ -90,19 +90,35 @@ struct Pairs {
 
 impl Pairs {
     fn of(base: &Variant, variant: &Variant, metric: &str) -> Self {
-        let pairs: Vec<(f64, bool)> = base
+        let pairs: Vec<([f64; 2], bool)> = base
             .samples
             .iter()
             .filter_map(|of_base| {
                 let of_variant = variant.samples.iter().find(|sample| sample.round == of_base.round)?;
-                let log_ratio = log_ratio(metric_value(of_base, metric)?, metric_value(of_variant, metric)?)?;
-                Some((log_ratio, Distance::of(of_base).is_like(Distance::of(of_variant))))
+                let values = [metric_value(of_base, metric)?, metric_value(of_variant, metric)?];
+                has_ratio(values).then(|| (values, Distance::of(of_base).is_like(Distance::of(of_variant))))
             })
             .collect();
         let like = pairs.iter().filter(|(_, like)| *like).count();
         let take_all = like < PAIRS_MIN;
-        let log_ratios = pairs.iter().filter(|(_, like)| *like || take_all).map(|(log_ratio, _)| *log_ratio).collect();
-        Self { log_ratios, like, all: pairs.len() }
+        let counted = pairs.iter().filter(|(_, like)| *like || take_all).map(|(values, _)| *values).collect();
+        Self { counted, like, all: pairs.len() }
+    }
+
+    fn log_ratios(&self) -> Vec<f64> {
+        self.counted.iter().map(|values| log_ratio(*values)).collect()
+    }
+
+    /// Returns the pair of the round with the median ratio. For an even number of rounds, returns the geometric means
+    /// over the two middle rounds. The quotient of the pair is the median ratio.
+    fn median_pair(&self) -> Option<[f64; 2]> {
+        let mut sorted = self.counted.clone();
+        sorted.sort_by(|one, other| log_ratio(*one).total_cmp(&log_ratio(*other)));
+        match *sorted.get(sorted.len().checked_sub(1)? / 2..=sorted.len() / 2)? {
+            [middle] => Some(middle),
+            [one, other] => Some([0, 1].map(|of| one[of].sqrt() * other[of].sqrt())),
+            _ => None,
+        }
     }
 
     /// Returns whether pairs with incomparable distances are used too, because too few pairs have comparable distances.
@@ -111,10 +127,14 @@ impl Pairs {
     }
 }
 
-/// Returns ln(variant / base). `None` unless both values are above 0.
-fn log_ratio(base: f64, variant: f64) -> Option<f64> {
-    let log_ratio = variant.ln() - base.ln();
-    (base > 0.0 && variant > 0.0 && log_ratio.is_finite()).then_some(log_ratio)
+/// Returns ln(variant / base).
+fn log_ratio([base, variant]: [f64; 2]) -> f64 {
+    variant.ln() - base.ln()
+}
+
+/// Returns whether both values are above 0, and their ratio is finite.
+fn has_ratio(values: [f64; 2]) -> bool {
+    values.iter().all(|value| *value > 0.0) && log_ratio(values).is_finite()
 }
 
 /// Compares `variant` with `base` in a metric (see [`metric::find`]).
@@ -127,7 +147,8 @@ fn log_ratio(base: f64, variant: f64) -> Option<f64> {
 ///
 /// Returns `None` if fewer than [`PAIRS_MIN`] rounds have values above 0 in both variants.
 pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdict> {
-    let log_ratios = Pairs::of(base, variant, metric).log_ratios;
+    let pairs = Pairs::of(base, variant, metric);
+    let log_ratios = pairs.log_ratios();
     let ratio = median(&log_ratios)?;
     let (low, high) = t_interval(&log_ratios)?;
     let ci95 = [low.min(ratio).exp(), high.max(ratio).exp()];
@@ -139,6 +160,7 @@ pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdic
         ci95,
         significant: ci95[0] > 1.0 || ci95[1] < 1.0,
         rounds: log_ratios.len(),
+        pair: pairs.median_pair(),
     })
 }
 
@@ -320,6 +342,18 @@ mod tests {
     }
 
     #[test]
+    fn the_pair_beside_a_ratio_is_that_of_the_median_round_even_if_the_medians_disagree() {
+        let base = variant("off", &[2.0, 2.63, 3.0]);
+        let verdict = throughput(&base, &variant("on", &[2.3, 2.2, 3.39])).expect("three");
+        // The medians fall from 2.63 to 2.3, and the median ratio is 1.13.
+        assert!(close(verdict.ratio, 1.13), "{verdict:?}");
+        assert_eq!(verdict.pair, Some([3.0, 3.39]));
+        let two = throughput(&variant("off", &[1.0, 4.0]), &variant("on", &[2.0, 2.0])).expect("two");
+        let [base, variant] = two.pair.expect("measured here");
+        assert!(close(variant / base, two.ratio) && close(base, 2.0), "{two:?}");
+    }
+
+    #[test]
     fn one_round_gives_no_verdict_and_two_give_one() {
         assert!(throughput(&variant("off", &[1.0]), &variant("on", &[2.0])).is_none());
         let verdict = throughput(&variant("off", &[1.0, 1.0]), &variant("on", &[2.0, 2.0])).expect("two");
@@ -429,6 +463,8 @@ mod tests {
             let other = variant("b", &pairs.iter().map(|pair| pair.1).collect::<Vec<_>>());
             let verdict = throughput(&base, &other).expect("two or more");
             prop_assert!(verdict.ci95[0] <= verdict.ratio && verdict.ratio <= verdict.ci95[1]);
+            let [of_base, of_variant] = verdict.pair.expect("measured here");
+            prop_assert!(close(of_variant / of_base, verdict.ratio));
         }
 
         #[test]

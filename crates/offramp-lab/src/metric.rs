@@ -20,7 +20,7 @@ pub struct Metric {
     pub noun: &'static str,
     /// Formats a value, in the unit of the heading.
     pub text: fn(f64) -> String,
-    /// Reads the field of a variant. `None` for a metric without a field, used only by claims.
+    /// Reads the field of a variant. `None` for a metric without a field.
     field: Option<fn(&Variant) -> Option<f64>>,
     of_sample: fn(&Sample) -> Option<f64>,
 }
@@ -35,6 +35,25 @@ impl Metric {
     /// Returns the median of the metric over the samples of a variant.
     pub fn median(&self, variant: &Variant) -> Option<f64> {
         self.field.map_or_else(|| median_of(&variant.samples, self.of_sample), |field| field(variant))
+    }
+
+    /// Returns the unit, taken from the end of the metric's name (`docs/lab-json.md`). Empty for a count.
+    pub fn unit(&self) -> &'static str {
+        const UNITS: [(&str, &str); 6] = [
+            ("_bps", "bit/s"),
+            ("_s_per_gb", "s/GB"),
+            ("_per_gb", "1/GB"),
+            ("_per_s", "1/s"),
+            ("_percent", "%"),
+            ("_us", "us"),
+        ];
+        let of_end = UNITS.iter().find(|(end, _)| self.name.ends_with(end)).map(|(_, unit)| *unit);
+        of_end.unwrap_or(match self.name {
+            "stall_s" => "s",
+            "memory_bytes_max" => "byte",
+            "cwnd_segments" => "segment",
+            _ => "",
+        })
     }
 }
 
@@ -187,8 +206,19 @@ metrics! {
     rpc_retransmits: u64, count, "RPC retransmits", "the RPC retransmits";
 }
 
-/// Metrics used only by claims. [`Variant`] has no field for these metrics.
-static OF_CLAIMS: [Metric; 3] = [
+/// The metric for the work of hosts and adapters together.
+pub const TOTAL_WORK: &str = "total_cpu_s_per_gb";
+
+/// Metrics without a field in [`Variant`], used by claims and by the reading of an experiment.
+static WITHOUT_FIELD: [Metric; 4] = [
+    Metric {
+        name: TOTAL_WORK,
+        heading: "CPU of hosts and adapters, s/GB",
+        noun: "the CPU of hosts and adapters per GB",
+        text: cpu_seconds,
+        field: None,
+        of_sample: |sample| cpu_per_gb(sample, Some(sample.host_cpu_s? + sample.adapter_cpu_s?)),
+    },
     Metric {
         name: "wire_frames_per_gb",
         heading: "Frames on the wire, 1/GB",
@@ -217,7 +247,7 @@ static OF_CLAIMS: [Metric; 3] = [
 
 /// Returns the metric with this name; `None` if unknown.
 pub fn find(name: &str) -> Option<&'static Metric> {
-    METRICS.iter().chain(&OF_CLAIMS).find(|metric| metric.name == name)
+    METRICS.iter().chain(&WITHOUT_FIELD).find(|metric| metric.name == name)
 }
 
 fn median_of(samples: &[Sample], of_sample: fn(&Sample) -> Option<f64>) -> Option<f64> {

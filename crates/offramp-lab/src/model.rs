@@ -116,19 +116,21 @@ pub struct Judgement {
     pub at_most: Option<f64>,
     /// Lower bound of the ratio; `None` for no lower bound.
     pub at_least: Option<f64>,
-    /// `true` if the measured ratio meets the bound.
+    /// `true` if the measured ratio meets the bound, whatever its interval.
     pub is_met: bool,
 }
 
 impl Judgement {
-    /// Returns whether the result is certain: either the whole confidence interval meets the bound, or no value in the
-    /// interval meets the bound.
-    pub fn is_sure(&self) -> bool {
+    /// Returns the result by the whole confidence interval, in contrast to `is_met`. `None` if some values of the
+    /// interval meet the bound and others do not.
+    pub fn is_kept(&self) -> Option<bool> {
         let [low, high] = self.verdict.ci95;
-        let keeps = |ratio: f64| {
-            self.at_most.is_none_or(|most| ratio <= most) && self.at_least.is_none_or(|least| ratio >= least)
-        };
-        keeps(low) == self.is_met && keeps(high) == self.is_met
+        let (least, most) = (self.at_least.unwrap_or(f64::NEG_INFINITY), self.at_most.unwrap_or(f64::INFINITY));
+        match (least <= low && high <= most, high < least || low > most) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            (false, false) => None,
+        }
     }
 }
 
@@ -149,4 +151,8 @@ pub struct Verdict {
     pub significant: bool,
     /// Number of compared rounds.
     pub rounds: usize,
+    /// Values of the base and of the variant in the round with the median ratio. For an even number of rounds, the
+    /// geometric means over the two middle rounds. `None` in an object of an older offramp.
+    #[serde(default)]
+    pub pair: Option<[f64; 2]>,
 }

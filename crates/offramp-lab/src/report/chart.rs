@@ -192,6 +192,7 @@ mod tests {
                 ci95: [ratio, ratio],
                 significant: true,
                 rounds: 2,
+                pair: None,
             };
             Forest::of([verdict].iter()).axis().ticks.pop().expect("three").label
         };

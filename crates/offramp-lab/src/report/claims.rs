@@ -1,8 +1,7 @@
 //! Published claims, compared with the measurements of a run. One rule compares the claims of all experiments.
 
 use super::limit::limited_by;
-use super::numbers::{SLOW_BPS, gbit, mbit, or_dash};
-use super::words::{interval, verdict_ratio};
+use super::words::{self, interval, verdict_ratio};
 use crate::compare::{self, spread};
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, LabReport, Machine, Variant, Verdict};
@@ -80,30 +79,17 @@ impl Measured {
         [self.base, self.variant].map(|of| of.map(|spread| spread.median))
     }
 
-    /// Formats the measurement, for example "host CPU per GB 0.99 → 0.34 s/GB (0.34 ×, 95 %: 0.33 … 0.36)".
+    /// Formats the measurement, for example "host CPU per GB 0.99 → 0.34 s/GB (0.34 ×, 95 %: 0.33 … 0.36)". With a
+    /// ratio, the two values are the pair of the median round; without one, the medians.
     fn text(&self) -> String {
-        let (number, unit) = self.number_and_unit();
-        let [base, variant] = self.medians().map(|median| or_dash(median, number));
+        let pair = self.verdict.as_ref().and_then(|verdict| verdict.pair).map(|pair| pair.map(Some));
+        let values = words::values(self.metric, pair.unwrap_or_else(|| self.medians()));
         let ratio = self
             .verdict
             .as_ref()
             .map(|verdict| format!(" ({}\u{a0}×, 95\u{a0}%: {})", verdict_ratio(verdict), interval(verdict)));
         let noun = self.metric.noun.trim_start_matches("the ");
-        format!("{noun} {base} → {variant}{unit}{}", ratio.unwrap_or_default())
-    }
-
-    /// Returns the function that formats a value, and the unit unless the noun contains the unit.
-    fn number_and_unit(&self) -> (fn(f64) -> String, &'static str) {
-        let fastest = self.medians().into_iter().flatten().fold(0.0, f64::max);
-        match unit(self.metric.name) {
-            "bit/s" if fastest < SLOW_BPS => (mbit, "\u{a0}Mbit/s"),
-            "bit/s" => (gbit, "\u{a0}Gbit/s"),
-            "s/GB" => (self.metric.text, "\u{a0}s/GB"),
-            "%" => (self.metric.text, "\u{a0}%"),
-            "us" => (self.metric.text, "\u{a0}µs"),
-            "s" => (self.metric.text, "\u{a0}s"),
-            _ => (self.metric.text, ""),
-        }
+        format!("{noun} {values}{}", ratio.unwrap_or_default())
     }
 
     /// Compares the result with the published range. `None` without a published range, or without a comparable figure.
@@ -111,19 +97,20 @@ impl Measured {
         let (published, unit, found) = match (of.ratio, of.value) {
             (Some(published), _) => (published, "\u{a0}×", compared(self.ratio()?, published)),
             (None, Some(published)) => {
-                let here = self.variant?.median;
-                (published, " for", outside([here; 2], published).unwrap_or(AGREES))
+                let Spread { min, max, .. } = self.variant?;
+                (published, " for", of_samples([min, max], published))
             }
             (None, None) => return None,
         };
-        Some(format!("published {}{unit} {}: {found}", range(published), self.metric.noun))
+        Some(format!("the claim reads as {}{unit} {}: {found}", range(published), self.metric.noun))
     }
 
-    /// Returns the interval of the ratio. If one median is 0, the ratio is exactly 0 or infinite, without an interval.
+    /// Returns the interval of the ratio. If all samples of one variant are 0 and no sample of the other is, the ratio
+    /// is exactly 0 or infinite, without an interval.
     fn ratio(&self) -> Option<[f64; 2]> {
-        match self.medians() {
-            [Some(base), Some(0.0)] if base > 0.0 => Some([0.0; 2]),
-            [Some(0.0), Some(variant)] if variant > 0.0 => Some([f64::INFINITY; 2]),
+        match (self.base, self.variant) {
+            (Some(base), Some(variant)) if base.min > 0.0 && variant.max == 0.0 => Some([0.0; 2]),
+            (Some(base), Some(variant)) if base.max == 0.0 && variant.min > 0.0 => Some([f64::INFINITY; 2]),
             _ => self.verdict.as_ref().map(|verdict| verdict.ci95),
         }
     }
@@ -132,7 +119,7 @@ impl Measured {
         let [base, value] = self.medians();
         let (ratio, ci95) = self.verdict.as_ref().map(|verdict| (verdict.ratio, verdict.ci95)).unzip();
         let range = self.variant.map(|spread| [spread.min, spread.max]);
-        LiveFigure { metric: self.metric.name, unit: unit(self.metric.name), base, value, range, ratio, ci95 }
+        LiveFigure { metric: self.metric.name, unit: self.metric.unit(), base, value, range, ratio, ci95 }
     }
 }
 
@@ -158,6 +145,12 @@ fn outside([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Option<&'static str> 
     (low > to).then_some("higher here")
 }
 
+/// Compares the minimum and maximum sample with a published range of values.
+fn of_samples([min, max]: [f64; 2], [from, to]: [f64; 2]) -> &'static str {
+    let is_inside = from <= min && max <= to;
+    outside([min, max], [from, to]).unwrap_or(if is_inside { AGREES } else { "not decided, the samples differ" })
+}
+
 /// Compares a measured interval with a published range. An interval inside the published range agrees with the range. A
 /// narrow interval that contains the whole range also agrees. If the published range does not extend to both sides of
 /// 1, the interval must also exclude 1.
@@ -173,25 +166,6 @@ fn compared(here: [f64; 2], published: [f64; 2]) -> &'static str {
         None if !may_be_no_change && (is_inside || (is_narrow && holds_published)) => AGREES,
         None => "not decided by the interval",
     }
-}
-
-/// Returns the unit of a metric, taken from the end of the metric's name (`docs/lab-json.md`).
-fn unit(metric: &str) -> &'static str {
-    const UNITS: [(&str, &str); 6] = [
-        ("_bps", "bit/s"),
-        ("_s_per_gb", "s/GB"),
-        ("_per_gb", "1/GB"),
-        ("_per_s", "1/s"),
-        ("_percent", "%"),
-        ("_us", "us"),
-    ];
-    let of_end = UNITS.iter().find(|(end, _)| metric.ends_with(end)).map(|(_, unit)| *unit);
-    of_end.unwrap_or(match metric {
-        "stall_s" => "s",
-        "memory_bytes_max" => "byte",
-        "cwnd_segments" => "segment",
-        _ => "",
-    })
 }
 
 #[cfg(test)]
@@ -246,7 +220,7 @@ mod tests {
         assert!(text.starts_with(expected) && text.contains(" → 0.58 s/GB (0.36 ×, 95 %: 0.3"), "{text}");
         assert!(text.contains("; throughput 0.9") && text.contains(" Gbit/s ("), "{text}");
         let why = ordinary_spaces(&live.why);
-        assert!(why.starts_with("published 0.475 × the host CPU per GB: lower here; limited by "), "{why}");
+        assert!(why.starts_with("the claim reads as 0.475 × the host CPU per GB: lower here; limit: "), "{why}");
         let [cost, speed, share] = live.figures.as_slice() else { panic!("{:?}", live.figures) };
         assert_eq!([cost.unit, speed.unit, share.unit], ["s/GB", "bit/s", "%"]);
         assert!(speed.value.is_some_and(|bps| (0.5e9..1e9).contains(&bps)), "{speed:?}");
@@ -328,7 +302,7 @@ mod tests {
         }
         let live = find(&report, "lso-1g", "H4");
         assert!(live.measured.contains("throughput 0.9") && !live.measured.contains('×'), "{live:?}");
-        assert!(!live.why.contains("published") && live.figures[0].ratio.is_none(), "{live:?}");
+        assert!(!live.why.contains("claim") && live.figures[0].ratio.is_none(), "{live:?}");
         report.experiments.iter_mut().for_each(|experiment| experiment.variants.truncate(1));
         assert!(by_claim(&report).is_empty());
     }

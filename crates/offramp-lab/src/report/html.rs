@@ -78,8 +78,9 @@ struct JudgementRow {
     measured: String,
     interval: String,
     bound: String,
-    is_met: bool,
-    is_sure: bool,
+    result: &'static str,
+    /// `true` if the whole interval misses the bound.
+    is_missed: bool,
 }
 
 impl From<&Judgement> for JudgementRow {
@@ -92,8 +93,8 @@ impl From<&Judgement> for JudgementRow {
             measured: words::verdict_ratio(verdict),
             interval: words::interval(verdict),
             bound: words::bound(judgement),
-            is_met: judgement.is_met,
-            is_sure: judgement.is_sure(),
+            result: words::result(judgement),
+            is_missed: judgement.is_kept() == Some(false),
         }
     }
 }
@@ -123,6 +124,8 @@ struct ComparisonRow {
 struct Comparison {
     ratio: String,
     interval: String,
+    /// The values whose quotient is the ratio.
+    pair: Option<String>,
     rounds: usize,
     is_difference: bool,
 }
@@ -132,6 +135,7 @@ impl From<&Verdict> for Comparison {
         Self {
             ratio: words::verdict_ratio(verdict),
             interval: words::interval(verdict),
+            pair: words::pair(verdict),
             rounds: verdict.rounds,
             is_difference: Finding::of(verdict).is_difference(),
         }
@@ -400,12 +404,11 @@ mod tests {
         let report = sample::with_moderation();
         let page = render(&report);
         let judgements: Vec<_> = report.experiments.iter().flat_map(|one| &one.judgements).collect();
-        let kept = judgements.iter().filter(|judgement| judgement.is_met).count();
-        assert!(kept > 0 && kept < judgements.len());
-        assert_eq!(page.matches("<td>kept").count(), kept);
-        assert_eq!(page.matches("<strong>not kept</strong>").count(), judgements.len() - kept);
-        let unsure = judgements.iter().filter(|judgement| !judgement.is_sure()).count();
-        assert_eq!(page.matches(", not for sure</td>").count(), unsure);
+        let count = |result| judgements.iter().filter(|judgement| judgement.is_kept() == result).count();
+        assert!([Some(true), Some(false), None].iter().all(|result| count(*result) > 0));
+        assert_eq!(page.matches("<td>kept</td>").count(), count(Some(true)));
+        assert_eq!(page.matches("<strong>NOT kept</strong>").count(), count(Some(false)));
+        assert_eq!(page.matches("<td>not decided</td>").count(), count(None));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Descriptions of figures and verdicts in words, for the terminal and for the HTML page.
 
+use super::numbers::{SLOW_BPS, gbit, mbit, or_dash};
 use crate::compare::{PAIRS_MIN, grouped};
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
@@ -93,6 +94,29 @@ fn ratio_of(verdict: &Verdict, of: f64) -> String {
     ratio_with(of, decimals)
 }
 
+/// Formats two values of a metric with their unit, such as "2.41 → 2.72 Gbit/s". The unit is omitted if the metric's
+/// noun contains the unit.
+pub fn values(metric: &Metric, values: [Option<f64>; 2]) -> String {
+    let fastest = values.into_iter().flatten().fold(0.0, f64::max);
+    let (number, unit): (fn(f64) -> String, _) = match metric.unit() {
+        "bit/s" if fastest < SLOW_BPS => (mbit, "\u{a0}Mbit/s"),
+        "bit/s" => (gbit, "\u{a0}Gbit/s"),
+        "s/GB" => (metric.text, "\u{a0}s/GB"),
+        "%" => (metric.text, "\u{a0}%"),
+        "us" => (metric.text, "\u{a0}µs"),
+        "s" => (metric.text, "\u{a0}s"),
+        _ => (metric.text, ""),
+    };
+    let [base, variant] = values.map(|value| or_dash(value, number));
+    format!("{base}\u{a0}→\u{a0}{variant}{unit}")
+}
+
+/// Formats the values of base and variant whose quotient is the ratio of the verdict. `None` if the metric is unknown,
+/// or the report is older than these values.
+pub fn pair(verdict: &Verdict) -> Option<String> {
+    Some(values(metric::find(&verdict.metric)?, verdict.pair?.map(Some)))
+}
+
 /// Returns the noun phrase for a metric, or the name of an unknown metric.
 pub fn noun(metric_name: &str) -> &str {
     metric::find(metric_name).map_or(metric_name, |metric| metric.noun)
@@ -163,7 +187,8 @@ fn differences(verdicts: &[&Verdict]) -> String {
     for verdict in verdicts {
         let label = if parts.is_empty() { "95\u{a0}%:\u{a0}" } else { "" };
         let (ratio, noun) = (verdict_ratio(verdict), noun(&verdict.metric));
-        parts.push(format!("{ratio}\u{a0}× {noun} ({label}{})", interval(verdict)));
+        let pair = pair(verdict).map_or_else(String::new, |pair| format!("; {pair}"));
+        parts.push(format!("{ratio}\u{a0}× {noun} ({label}{}{pair})", interval(verdict)));
     }
     parts.join(", ")
 }
@@ -237,16 +262,24 @@ pub fn judged(experiment: &Experiment) -> Vec<String> {
 
 fn judgement_phrase(judgement: &Judgement) -> String {
     let verdict = &judgement.verdict;
-    let kept = if judgement.is_met { "kept" } else { "NOT kept" };
     format!(
-        "{}\u{a0}× {} of {} ({}), {}: {kept}{}",
+        "{}\u{a0}× {} of {} ({}), {}: {}",
         verdict_ratio(verdict),
         noun(&verdict.metric),
         verdict.base,
         interval(verdict),
         bound(judgement),
-        if judgement.is_sure() { "" } else { ", uncertain" }
+        result(judgement)
     )
+}
+
+/// Returns the result of a bound in words, by the whole interval.
+pub fn result(judgement: &Judgement) -> &'static str {
+    match judgement.is_kept() {
+        Some(true) => "kept",
+        Some(false) => "NOT kept",
+        None => "not decided",
+    }
 }
 
 /// Formats the bound, such as "at most 1.05".
@@ -302,6 +335,7 @@ mod tests {
             ci95,
             significant: ci95[0] > 1.0 || ci95[1] < 1.0,
             rounds: 5,
+            pair: None,
         }
     }
 
@@ -363,7 +397,7 @@ mod tests {
         assert_eq!(
             said,
             [
-                "large send: 1.02 × the median response time of off (0.92 … 1.12), at most 1.05: kept, uncertain; 0.62 × the \
+                "large send: 1.02 × the median response time of off (0.92 … 1.12), at most 1.05: not decided; 0.62 × the \
               interrupts per second of off (0.56 … 0.68), at most 0.5: NOT kept."
             ]
         );
