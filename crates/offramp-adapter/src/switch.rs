@@ -33,11 +33,14 @@ mod port;
 mod route;
 mod stations;
 mod turn;
+mod view;
 
 pub use config::{LINK_PORTS_MAX, PortConfig, SwitchConfig, UnknownUnicast};
 pub use control::{Serving, SwitchControl, SwitchError, SwitchPort};
 pub use limit::FloodLimit;
-pub use route::reserved;
+pub use route::{reserved, reserved_address};
+pub use stations::KnownStation;
+pub use view::{RESERVED_ADDRESSES, StationList, SwitchCounts};
 
 use crate::moderation::ModerationConfig;
 use crate::pipeline::Progress;
@@ -51,9 +54,11 @@ use stations::Stations;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
+use view::Reading;
 
 /// Offset of the first sealed frame in its buffer, bytes. The space before the frame is for a VLAN tag.
 const SEALED_AT: usize = FRAME_ALIGN;
+const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 
 /// A learning switch. The [module](self) describes the rules.
 #[derive(Debug)]
@@ -74,6 +79,8 @@ pub struct Switch<P> {
     /// Waker registered while the switch sleeps; changes of a port's link, moderation, limits, or associations and
     /// policy wake the switch.
     waker: Option<Waker>,
+    /// Lists of stations that are being read.
+    readings: Vec<Reading>,
 }
 
 impl<P: HostPort> Switch<P> {
@@ -90,6 +97,7 @@ impl<P: HostPort> Switch<P> {
             control: Arc::new(SwitchControl::new(config)),
             serving: Arc::default(),
             waker: None,
+            readings: Vec::new(),
         }
     }
 
@@ -178,6 +186,7 @@ impl<P: HostPort> Switch<P> {
             match request {
                 Request::Add(host, shared) => self.add(host, shared, now_ns),
                 Request::Remove(shared) => self.remove(&shared, now_ns),
+                Request::List(reading) => self.readings.push(reading),
             }
         }
         self.ports.iter_mut().flatten().filter(|port| port.is_open()).for_each(|port| port.begin_batch(now_ns));
@@ -188,7 +197,19 @@ impl<P: HostPort> Switch<P> {
         let mut after = (1..=count).map(|n| (self.first + n) % count);
         self.first = after.find(|&next| self.ports[next].is_some()).unwrap_or(0);
         self.end_batch(now_ns, thread_time);
+        progress.moved |= self.read_stations(now_ns);
         progress
+    }
+
+    /// Reads a part of a list of stations. Returns `false` if no list is requested.
+    fn read_stations(&mut self, now_ns: u64) -> bool {
+        let Some(mut reading) = self.readings.pop() else { return false };
+        if reading.read(&self.stations, now_ns / NANOSECONDS_PER_SECOND) {
+            reading.finish();
+        } else {
+            self.readings.push(reading);
+        }
+        true
     }
 
     fn end_batch(&mut self, now_ns: u64, clock: &impl Fn() -> u64) {

@@ -2,22 +2,20 @@
 
 use super::change::{Asked, Change, Outcome as Changes};
 use super::config::{Config, PortConfig};
-use super::port::{Port, Queue};
+use super::port::Port;
+use super::show::{AskedSwitch, FeatureStates, STATIONS_TIME_MAX, port_status, switch_mtus};
 use super::switch::RunningSwitch;
 use super::threads::Threads;
-use super::touched::{Mapping, bytes_at};
+use super::touched::Mapping;
+use crate::control::line::Peer;
 use crate::control::server::Handler;
-use crate::schema::moderation::gap_usecs;
 use crate::schema::{
-    Answer, Changed, Event, FeatureStatus, HostStatus, Limit, Moderation, Names, Outcome, PortStatus, QueueStatus,
-    RefusalCode, Request, SandboxStatus, Status, WaitsFor, WireLost, feature, lost_frames, unknown,
+    Answer, Changed, Event, EventKind, Limit, Moderation, Names, Outcome, RefusalCode, Request, SandboxStatus,
+    Settings, Status, feature, unknown,
 };
-use offramp_adapter::stats::{Loss, QueueStats};
-use offramp_offload::caps::{NAMES, OffloadName, Offloads};
+use offramp_offload::caps::Offloads;
 use offramp_offload::sync::lock;
 use offramp_ports::capture::Capture;
-use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -93,48 +91,65 @@ impl Daemon {
         made.unwrap_or_else(|| Err((RefusalCode::Busy, "the daemon is about to end".to_owned())))
     }
 
-    /// Returns the status of all ports, with their counters.
+    /// Returns the status of all ports and switches, with their counters.
     pub fn status(&self) -> Status {
-        let mappings = self.threads.touched.read();
-        self.status_of(&self.state(), None, mappings.as_deref())
+        let mappings = self.mappings(None);
+        self.status_of(self.state(), None, mappings.as_deref())
     }
 
-    fn show(&self, only: Option<&str>) -> Result<Status, Answer> {
-        // Reading many touched pages takes time, so the mappings are read before the state is locked.
-        let mappings = self.threads.touched.read();
+    fn show(&self, name: Option<&str>) -> Result<Status, Answer> {
+        name.map(|name| self.state().port_or_switch(name)).transpose()?;
+        // Reading many touched pages takes time, so the mappings are read while the state is not locked.
+        let mappings = self.mappings(name);
+        Ok(self.status_of(self.state(), name, mappings.as_deref()))
+    }
+
+    /// Returns the mappings of the guests' memory. The list is empty if no guest with memory is to be shown.
+    fn mappings(&self, name: Option<&str>) -> Option<Vec<Mapping>> {
+        let has_memory = |port: &Arc<Port>| port.with_guest(|guest| guest.status().memory_bytes > 0) == Some(true);
+        let is_shown = |(_, port): &(_, &PortConfig)| is_shown(port, name);
         let state = self.state();
-        let only = only.map(|name| state.port(name)).transpose()?;
-        Ok(self.status_of(&state, only, mappings.as_deref()))
+        let is_needed = state.ports.iter().zip(&state.config.ports).filter(is_shown).any(|(port, _)| has_memory(port));
+        drop(state);
+        if is_needed { self.threads.touched.read() } else { Some(Vec::new()) }
     }
 
-    fn status_of(&self, state: &State, only: Option<&Arc<Port>>, mappings: Option<&[Mapping]>) -> Status {
-        let all = state.ports.iter().zip(&state.config.ports);
-        let shown = all.filter(|(port, _)| only.is_none_or(|only| Arc::ptr_eq(only, port)));
+    /// Returns the status of everything, of the port `name`, or of the switch `name` and its ports.
+    fn status_of(&self, state: MutexGuard<'_, State>, name: Option<&str>, mappings: Option<&[Mapping]>) -> Status {
+        let (config, until) = (&state.config, Instant::now() + STATIONS_TIME_MAX);
+        let ports = || state.ports.iter().zip(&config.ports);
+        let switches = config.switches.iter().filter(|switch| name.is_none_or(|name| switch.name == name));
+        // The threads of the switches read their stations while the ports are read.
+        let asked = switches.filter_map(|config| {
+            let switch = state.switches.iter().find(|switch| switch.name == config.name)?;
+            Some(AskedSwitch::ask(switch, config, ports(), name.is_some()))
+        });
+        let asked: Vec<_> = asked.collect();
+        let mtus = switch_mtus(config);
+        let shown = ports().filter(|(_, port)| is_shown(port, name));
+        let ports = shown.map(|(port, of)| port_status(port, of, &mtus, mappings)).collect();
         let uptime_ns = self.started.elapsed().as_nanos() as u64;
+        drop(state);
         Status {
             offramp: env!("CARGO_PKG_VERSION").to_owned(),
             process: std::process::id(),
             uptime_ns,
             sandbox: Some(self.sandbox.clone()),
-            ports: shown.map(|(port, config)| port_status(port, config, &state.config, mappings)).collect(),
+            ports,
+            switches: asked.into_iter().map(|switch| switch.finish(until)).collect(),
         }
     }
 
-    fn set(
-        &self,
-        port: &str,
-        wanted: &BTreeMap<String, bool>,
-        moderation: Option<&Moderation>,
-        limit: Option<Limit>,
-        link: Option<bool>,
-    ) -> Result<Changed, Answer> {
+    fn set(&self, port: &str, settings: Box<Settings>, peer: Option<Peer>) -> Result<Changed, Answer> {
+        let Settings { features: wanted, moderation, limit, link } = &*settings;
+        let (limit, link) = (*limit, *link);
         let state = self.state();
         let port = state.port(port)?;
         if wanted.is_empty() && moderation.is_none() && limit.is_none() && link.is_none() {
             let message = "nothing is to be set; name features, a moderation, a limit or the link";
             return Err(Answer::refuse(RefusalCode::BadRequest, message));
         }
-        let moderation = moderation.map(Moderation::config);
+        let moderation = moderation.as_ref().map(Moderation::config);
         let (mut on, mut off) = (Offloads::empty(), Offloads::empty());
         for (name, allow) in wanted {
             let offloads = feature(name).map_err(|error| Answer::refuse(RefusalCode::UnknownFeature, error))?;
@@ -162,14 +177,16 @@ impl Daemon {
         port.wake();
         // The list also includes features whose use changes because they depend on a named feature.
         let changed = before.symmetric_difference(port.host.in_use(port.control.offloads()));
-        let named = NAMES.iter().filter(|name| (on | off | changed).contains(name.offload));
-        Ok(Changed {
+        let answer = Changed {
             port: port.name.clone(),
-            features: named.map(|name| feature_status(port, name)).collect(),
+            features: FeatureStates::of(port).list(on | off | changed),
             moderation: moderation.map(|moderation| Box::new(moderation.into())),
             limit: limit.map(Box::new),
             link,
-        })
+        };
+        let (uid, process) = peer.map(|peer| (peer.uid, peer.process)).unzip();
+        self.threads.events.publish(EventKind::Set { port: port.name.clone(), uid, process, settings });
+        Ok(answer)
     }
 
     fn answer_change(&self, change: Change) -> Result<Outcome, Answer> {
@@ -207,19 +224,24 @@ impl Daemon {
         for port in self.state().ports.iter() {
             port.with_guest(|guest| guest.remove_socket());
         }
+        self.threads.events.end();
         is_at_rest
     }
 
     /// Answers a request as the control socket does, except for the data that follow an answer to `monitor` or
     /// `capture`.
     pub fn answer(&self, request: Request) -> Answer {
+        self.answer_to(request, None)
+    }
+
+    fn answer_to(&self, request: Request, peer: Option<Peer>) -> Answer {
         let outcome = match request {
             Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
             // The thread that owns the connection sends the data that follow this answer.
             Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
             Request::Capture { .. } => Ok(Outcome::Capturing {}),
             Request::Set { port, features, moderation, limit, link, .. } => {
-                self.set(&port, &features, moderation.as_ref(), limit, link).map(Outcome::Changed)
+                self.set(&port, Box::new(Settings { features, moderation, limit, link }), peer).map(Outcome::Changed)
             }
             Request::Add { source, toml, .. } => self.answer_change(Change::Add { source, toml }),
             Request::Remove { ports, switches, .. } => self.answer_change(Change::Remove { ports, switches }),
@@ -241,6 +263,17 @@ impl State {
             Answer::refuse(RefusalCode::UnknownPort, unknown("port", name, known))
         })
     }
+
+    /// Refuses a name that is neither a port nor a switch.
+    fn port_or_switch(&self, name: &str) -> Result<(), Answer> {
+        let switches = || self.switches.iter().map(|switch| switch.name.as_str());
+        let known = self.ports.iter().map(|port| port.name.as_str()).chain(switches());
+        if known.clone().any(|known| known == name) {
+            return Ok(());
+        }
+        let what = if switches().next().is_some() { "port or switch" } else { "port" };
+        Err(Answer::refuse(RefusalCode::UnknownPort, unknown(what, name, known)))
+    }
 }
 
 impl Handler for Daemon {
@@ -260,9 +293,14 @@ impl Handler for Daemon {
         self.threads.events.subscribe()
     }
 
-    fn answer(&self, request: Request) -> Answer {
-        Self::answer(self, request)
+    fn answer(&self, request: Request, peer: Option<Peer>) -> Answer {
+        self.answer_to(request, peer)
     }
+}
+
+/// Returns whether an answer about `name`, a port or a switch, has this port.
+fn is_shown(port: &PortConfig, name: Option<&str>) -> bool {
+    name.is_none_or(|name| port.name == name || port.is_on(name))
 }
 
 /// Changes the features allowed on a port. The adapter allows new features before the features are offered to the host.
@@ -285,86 +323,4 @@ fn set_link_on(port: &Port, is_on: bool) -> Result<(), String> {
     }
     port.control.set_link_on(is_on);
     port.host.set_link_on(is_on).inspect_err(|_| port.control.set_link_on(before))
-}
-
-/// Writes a range of VLANs in the file's format.
-fn vlans_text(range: &RangeInclusive<u16>) -> String {
-    let (first, last) = (range.start(), range.end());
-    if first == last { first.to_string() } else { format!("{first}-{last}") }
-}
-
-fn port_status(port: &Port, config: &PortConfig, all: &Config, mappings: Option<&[Mapping]>) -> PortStatus {
-    let moderation = port.control.moderation();
-    let of_switch = || Some(all.least_mtu_on_switch(config)?.mtu);
-    let mut host = port.host.status();
-    if let HostStatus::VhostUser(guest) = &mut host {
-        let places = port.with_guest(|guest| guest.status().memory_places).unwrap_or_default();
-        guest.memory_touched_bytes = mappings.map(|mappings| bytes_at(mappings, &places));
-    }
-    PortStatus {
-        name: port.name.clone(),
-        host,
-        wire: config.wire.status(),
-        wire_running: port.is_wire_there(),
-        wire_lost: port.wire_stats().map(|stats| wire_lost(port, stats)),
-        mtu: port.adapter.mtu,
-        wire_mtu: port.wire.as_ref().and_then(|wire| wire.mtu()).or_else(of_switch),
-        vlan: config.security.vlans.untagged(),
-        vlans: config.security.vlans.tagged().iter().map(vlans_text).collect(),
-        rx_usecs: gap_usecs(&moderation),
-        moderation: Some(Moderation::from(moderation)),
-        limit: Some(Limit(port.control.limits())),
-        link: Some(port.control.is_link_on()),
-        cpus: config.cpus.clone(),
-        ipsec: Some(port.ipsec_status()),
-        features: NAMES.iter().map(|name| feature_status(port, name)).collect(),
-        queues: port
-            .queues
-            .iter()
-            .enumerate()
-            .filter_map(|(index, queue)| Some(queue_status(port, index, queue, port.control.queues().get(index)?)))
-            .collect(),
-    }
-}
-
-fn feature_status(port: &Port, name: &OffloadName) -> FeatureStatus {
-    let host = &port.host;
-    let user = port.control.offloads();
-    let has = |set: Offloads| set.contains(name.offload);
-    let (allowed, offered, in_use) = (has(user), has(host.offered(user)), has(host.in_use(user)));
-    let waits_for = match (allowed, in_use) {
-        (true, true) | (false, false) => None,
-        (true, false) if !has(host.supported()) => Some(WaitsFor::Host),
-        (true, false) if !offered => Some(WaitsFor::Prerequisite),
-        _ => Some(WaitsFor::Negotiation),
-    };
-    FeatureStatus {
-        name: name.name.to_owned(),
-        ethtool: name.ethtool.to_owned(),
-        virtio: name.virtio.to_owned(),
-        ndis: name.ndis.to_owned(),
-        allowed,
-        offered,
-        negotiated: has(host.negotiated()),
-        in_use,
-        waits_for,
-    }
-}
-
-fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) -> QueueStatus {
-    QueueStatus {
-        index,
-        running: queue.mark.ended().is_none() && queue.worker.is_running() && port.is_open(),
-        stalled: queue.mark.stall(),
-        thread: queue.worker.thread_id(),
-        transmit: (&stats.transmit).into(),
-        receive: (&stats.receive).into(),
-    }
-}
-
-/// Returns the frames lost at the interface on a port's wire, in both directions.
-fn wire_lost(port: &Port, stats: &QueueStats) -> WireLost {
-    let mut receive = lost_frames(&stats.transmit);
-    *receive.entry(Loss::Drop.name().to_owned()).or_default() += port.wire_unread();
-    WireLost { transmit: lost_frames(&stats.receive), receive }
 }

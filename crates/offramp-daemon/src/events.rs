@@ -4,10 +4,16 @@ use crate::schema::{Event, EventKind};
 use offramp_offload::sync::lock;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Maximum number of events queued for a client; further events are lost for that client.
 pub const QUEUE_EVENTS_MAX: usize = 1024;
+
+/// Maximum time for which the ending daemon waits for its clients to be told.
+const END_TIME_MAX: Duration = Duration::from_millis(200);
+/// Time between two checks whether every client was told.
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The clients that receive events.
 #[derive(Debug, Default)]
@@ -55,6 +61,20 @@ impl Events {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let event = Event { unix_ms: since_epoch.as_millis() as u64, event };
         lock(&self.0).retain_mut(|reader| reader.send(&event));
+    }
+
+    /// Publishes the end of the daemon, and waits until every client that reads has received it. A client leaves after
+    /// this event.
+    pub fn end(&self) {
+        let until = Instant::now() + END_TIME_MAX;
+        loop {
+            // A repeated event reaches nobody: it only finds the clients that have left.
+            self.publish(EventKind::Ended {});
+            if lock(&self.0).is_empty() || Instant::now() > until {
+                return;
+            }
+            thread::sleep(END_CHECK_INTERVAL);
+        }
     }
 }
 

@@ -77,6 +77,7 @@ macro_rules! hosts {
         }
 
         /// The status of a port's host.
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "kind", rename_all = "snake_case")]
         #[allow(missing_docs, reason = "the types have the documentation")]
@@ -140,6 +141,7 @@ impl WireConfig {
 }
 
 /// The status of a port's wire.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum WireStatus {

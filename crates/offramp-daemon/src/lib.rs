@@ -13,7 +13,7 @@
 //! | `run` | [`Process`] and [`Daemon::start`]: the order of the start |
 //! | `kind` | the kinds of hosts and of interfaces on a wire, one file per kind |
 //! | `build`, `port`, `switch` | building running ports and switches from a configuration |
-//! | `daemon`, `change`, `apply` | answering requests; adding and removing ports and switches at run time |
+//! | `daemon`, `show`, `rates`, `change`, `apply` | answering requests; adding and removing ports and switches at run time |
 //! | `ipsec`, `sa_log`, `state` | security associations, their events, and their sequence numbers kept over a crash |
 //! | `drain`, `watchdog`, `events`, `report` | stopping without a lost frame; stalled threads; events and log lines |
 //! | `metrics` | counters for Prometheus |
@@ -63,11 +63,13 @@ mod notify;
 mod port;
 mod privilege;
 mod process;
+mod rates;
 mod report;
 mod run;
 mod sa_log;
 mod sandbox;
 pub mod schema;
+mod show;
 mod state;
 mod switch;
 mod threads;

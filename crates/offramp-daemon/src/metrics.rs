@@ -10,7 +10,8 @@ use crate::control::line::left;
 use crate::control::server::{Handler, Listener, serve_each};
 use crate::control::socket::SocketError;
 use crate::schema::{
-    Answer, AssociationStatus, Counts, DirectionStatus, HistogramStatus, Outcome, PortStatus, Request, Status, VERSION,
+    Answer, AssociationStatus, Counts, DirectionStatus, HistogramStatus, Outcome, PortStatus, Request, Status,
+    SwitchStatus, VERSION,
 };
 use nix::sys::utsname::uname;
 use offramp_adapter::stats::{Direction, Histogram, Row};
@@ -175,7 +176,7 @@ fn write_before(stream: &mut impl Stream, bytes: &[u8], until: Instant) -> io::R
 }
 
 fn metrics(handler: &impl Handler) -> io::Result<String> {
-    match handler.answer(Request::Show { version: VERSION, port: None }) {
+    match handler.answer(Request::Show { version: VERSION, port: None }, None) {
         Answer { outcome: Outcome::Status(status), .. } => text(status).map_err(io::Error::other),
         Answer { .. } => Err(io::Error::other("nothing to show")),
     }
@@ -195,6 +196,9 @@ type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
 
 /// A function that reads a counter.
 type Of<T> = fn(&T) -> u64;
+
+/// A function that reads a value; `None` if it is not known.
+type Known<T> = fn(&T) -> Option<u64>;
 
 /// The value of a sample.
 enum Value<'a> {
@@ -333,6 +337,46 @@ impl Metrics {
         text.metric(MetricType::Gauge, "guest_memory_touched_bytes", help, touched)
     }
 
+    fn encode_switches(&self, text: &mut Text<'_>) -> fmt::Result {
+        let switches = || self.0.switches.iter().map(|switch| (vec![("switch", switch.name.as_str().into())], switch));
+        let gauges: [(_, _, Known<SwitchStatus>); 4] = [
+            ("switch_ports", "Ports of a switch.", |switch| Some(switch.ports.len() as u64)),
+            ("switch_stations", "Stations that a switch knows, within the ageing time.", |switch| {
+                Some(switch.stations_known? as u64)
+            }),
+            ("switch_station_age_max_seconds", "Time since the last frame of the longest idle station.", |switch| {
+                switch.oldest_age_s
+            }),
+            ("switch_station_age_min_seconds", "Time since the last frame of any station.", |switch| {
+                switch.newest_age_s
+            }),
+        ];
+        for (name, help, value) in gauges {
+            let samples = switches().filter_map(|(labels, switch)| Some((labels, Value::Number(value(switch)?))));
+            text.metric(MetricType::Gauge, name, help, samples)?;
+        }
+        let floods = switches().flat_map(|(labels, switch)| {
+            [("group", switch.floods.group_frames), ("unknown", switch.floods.unknown_frames)]
+                .map(|(kind, frames)| ([&labels[..], &[("kind", kind.into())]].concat(), Value::Number(frames)))
+        });
+        let help = "Frames sent to all other ports: for group addresses, or for unknown stations.";
+        text.metric(MetricType::Counter, "switch_flooded_frames", help, floods)?;
+        let limited = switches().map(|(labels, switch)| (labels, Value::Number(switch.floods.limited_frames)));
+        let help = "Frames lost at the flood limit of their ingress port.";
+        text.metric(MetricType::Counter, "switch_flood_limited_frames", help, limited)?;
+        let reserved = switches().flat_map(|(labels, switch)| {
+            switch.reserved.iter().map(move |reserved| {
+                let further = [
+                    ("address", reserved.address.as_str().into()),
+                    ("forwarded", reserved.forwarded.to_string().into()),
+                ];
+                (labels.iter().cloned().chain(further).collect(), Value::Number(reserved.frames))
+            })
+        });
+        let help = "Frames to a reserved address, forwarded or lost.";
+        text.metric(MetricType::Counter, "switch_reserved_frames", help, reserved)
+    }
+
     fn encode_associations(&self, text: &mut Text<'_>) -> fmt::Result {
         let counters: [(_, _, Of<AssociationStatus>); 3] = [
             ("ipsec_packets", "Packets that an association protected or opened.", |sa| sa.packets),
@@ -375,6 +419,7 @@ impl Collector for Metrics {
         self.encode_directions(&mut text)?;
         self.encode_ports(&mut text)?;
         self.encode_guests(&mut text)?;
+        self.encode_switches(&mut text)?;
         self.encode_associations(&mut text)
     }
 }
@@ -383,6 +428,7 @@ impl Collector for Metrics {
 mod tests {
     use super::*;
     use crate::control::CLIENTS_OF_USER_MAX;
+    use crate::control::line::Peer;
     use crate::schema::tests::{compare_table, example};
     use crate::schema::{Event, RefusalCode};
     use offramp_ports::capture::Capture;
@@ -397,13 +443,14 @@ mod tests {
     struct Empty;
 
     impl Handler for Empty {
-        fn answer(&self, _: Request) -> Answer {
+        fn answer(&self, _: Request, _: Option<Peer>) -> Answer {
             Answer::new(Outcome::Status(Status {
                 offramp: "0.0.0".to_owned(),
                 process: 0,
                 uptime_ns: 1_500_000_000,
                 sandbox: None,
                 ports: vec![],
+                switches: vec![],
             }))
         }
 

@@ -6,6 +6,7 @@ use super::error::BuildError;
 use super::kind::host::{TaskParts, Watch};
 use super::kind::wire::Interface;
 use super::kind::{RunningHost, WireConfig};
+use super::rates::PortRates;
 use super::sa_log::{EventLog, warn_of};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
@@ -44,6 +45,8 @@ pub struct Port {
     pub events: Arc<EventLog>,
     /// The capture point for the frames of the port's host.
     pub capture: Arc<CapturePoint>,
+    /// The rates over the last second, sampled by the watchdog.
+    pub rates: PortRates,
     /// The port on its switch or link, and the handle that removes it; `None` on a cable.
     pub on_switch: Option<(Arc<SwitchPort>, Arc<SwitchControl<AnyHost>>)>,
     /// The switch port of the interface on the wire.
@@ -88,8 +91,22 @@ impl Port {
         installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
         let (queues, on_switch, interface) = (Vec::new(), None, None);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let capture = Arc::default();
-        Ok(Self { id, name, host, queue_pairs, adapter, control, queues, events, capture, on_switch, interface, wire })
+        let (capture, rates) = (Arc::default(), PortRates::default());
+        Ok(Self {
+            id,
+            name,
+            host,
+            queue_pairs,
+            adapter,
+            control,
+            queues,
+            events,
+            capture,
+            rates,
+            on_switch,
+            interface,
+            wire,
+        })
     }
 
     /// Connects the port to a switch.

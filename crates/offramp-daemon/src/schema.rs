@@ -18,6 +18,7 @@ mod names;
 mod request;
 mod sandbox;
 mod status;
+mod switch;
 #[cfg(test)]
 pub(crate) mod tests;
 mod word;
@@ -26,7 +27,7 @@ pub use crate::kind::{HostStatus, WireStatus, tap::Status as TapStatus, vhost_us
 pub use answer::{Answer, Changed, Outcome, Refusal, RefusalCode};
 pub use association::{AssociationStatus, IpsecStatus};
 pub use counts::Counts;
-pub use event::{Event, EventKind, LimitDirection};
+pub use event::{Event, EventKind, LimitDirection, Settings};
 pub use feature::{FEATURE_GROUPS, FeatureStatus, WaitsFor, feature};
 pub use guest::{CoalescingStatus, ControlQueueStatus, FilterStatus, HashStatus};
 pub use ipsec::{LifetimeKeys, SaKeys, SelectorKeys, Shape, UdpKeys, Word, direction};
@@ -38,4 +39,5 @@ pub use request::{Request, SNAPLEN_MAX, VERSION};
 pub use sandbox::{SandboxLevel, SandboxStatus};
 pub(crate) use status::lost_frames;
 pub use status::{DirectionStatus, HistogramStatus, PortStatus, QueueStatus, Rates, Status, WireLost};
+pub use switch::{FloodStatus, ReservedStatus, STATIONS_MAX, StationStatus, SwitchStatus};
 pub use word::unknown;

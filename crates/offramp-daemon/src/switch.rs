@@ -50,7 +50,7 @@ impl SwitchThread {
 #[derive(Debug)]
 pub struct RunningSwitch {
     pub name: String,
-    control: Arc<SwitchControl<AnyHost>>,
+    pub control: Arc<SwitchControl<AnyHost>>,
     floods: FloodLimit,
     thread: SwitchThread,
 }

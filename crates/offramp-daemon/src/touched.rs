@@ -1,6 +1,7 @@
 //! The memory in the process's page tables, per mapping.
 
 use offramp_offload::sync::lock;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek};
 use std::ops::Range;
@@ -45,10 +46,16 @@ fn mappings(list: impl BufRead) -> io::Result<Vec<Mapping>> {
     Ok(mappings)
 }
 
-/// Returns the touched bytes of the mappings that overlap `places`. The kernel may have merged adjacent mappings.
+/// Returns the touched bytes of the mappings that overlap `places`. The mappings are in the order of their addresses.
+/// The kernel may have merged adjacent mappings.
 pub fn bytes_at(mappings: &[Mapping], places: &[Range<u64>]) -> u64 {
-    let is_there = |at: &Range<u64>| places.iter().any(|place| place.start < at.end && at.start < place.end);
-    mappings.iter().filter(|(at, _)| is_there(at)).map(|(_, bytes)| bytes).sum()
+    let at_place = |place: &Range<u64>| {
+        let first = mappings.partition_point(|(at, _)| at.end <= place.start);
+        let end = mappings.partition_point(|(at, _)| at.start < place.end);
+        first..end
+    };
+    let overlapping: BTreeSet<usize> = places.iter().flat_map(at_place).collect();
+    overlapping.into_iter().map(|place| mappings[place].1).sum()
 }
 
 #[cfg(test)]

@@ -30,6 +30,8 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// of idle guests at every interval would take most of the daemon's processor time.
 const LOOKS_PER_GUEST: usize = 4;
 const LOOKS_PER_IDLE_GUEST: usize = 16;
+/// Number of checks per sample of the ports' rates: one second.
+const LOOKS_PER_RATES: usize = 4;
 /// Maximum time between two checks, nanoseconds. After a longer time, the watchdog measures the stall anew, because the
 /// machine was suspended, or too busy to run the watchdog.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
@@ -172,6 +174,9 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
         let busy = changed.iter().copied().filter(|place| place % LOOKS_PER_GUEST == number % LOOKS_PER_GUEST);
         for port in idle.chain(busy).map(|place| &ports[place]) {
             report_guest(port, &mut reports.entry(port.id).or_default().guest, clock_ns());
+        }
+        if number % LOOKS_PER_RATES == 0 {
+            ports.iter().for_each(|port| port.rates.sample(port.control.queues(), clock_ns()));
         }
         for port in changed.into_iter().map(|place| &ports[place]) {
             let Reports { gone, limits, .. } = reports.entry(port.id).or_default();

@@ -37,7 +37,7 @@ enum Command {
     Bench(bench::Command),
     /// Run the adapters that a file describes
     Up(up::Args),
-    /// Show the adapters of a running daemon: features, counters, rates
+    /// Show the ports and switches of a running daemon: states, features, counters, rates
     Show(show::Args),
     /// Switch features of a running adapter
     Set(set::Args),

@@ -3,14 +3,18 @@
 use crate::control::Control;
 use crate::exit::{FAILED, SETUP, fail};
 use offramp_daemon::control::client::{ClientError, Subscription};
-use offramp_daemon::schema::{Outcome, Request, VERSION};
+use offramp_daemon::schema::{EventKind, Outcome, Request, VERSION};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 const NOTES: &str = "\
-Each line is one JSON object with the moment and the event; docs/control.md lists the events. It ends with the daemon.
+Each line is one JSON object with the moment and the event; docs/control.md lists the events. The last event of a
+daemon is \"ended\". A client that does not read its events for 5 s is disconnected.
 
-Exit status: 0 the reader of its output has gone; 1 the daemon has ended; 2 wrong options, refused, or no daemon answered.";
+Exit status: 0 the reader of its output has gone; 1 the daemon has ended, or has disconnected this client; 2 wrong options, refused, or no daemon answered.";
+
+/// Text at the end of a connection whose daemon still runs.
+const TOO_SLOW: &str = "the daemon has disconnected this client, which did not read an event for 5 s; read faster";
 
 /// Print the events of a running daemon, a line of JSON for each
 #[derive(clap::Args)]
@@ -40,8 +44,12 @@ pub fn run(args: &Args) -> ExitCode {
                 if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
                     return ExitCode::SUCCESS;
                 }
+                if event.event == (EventKind::Ended {}) {
+                    return fail("monitor: the daemon has ended", FAILED);
+                }
             }
-            Ok(_) => return fail("monitor: the daemon has ended, or has parted with this client", FAILED),
+            Ok(_) if events.is_daemon_alive() => return fail(format!("monitor: {TOO_SLOW}"), FAILED),
+            Ok(_) => return fail("monitor: the daemon has ended without notice; its log has the reason", FAILED),
             Err(error) => return fail(format!("monitor: {error}"), FAILED),
         }
     }

@@ -1,5 +1,6 @@
 //! `offramp show`: prints the features, counters, rates and losses of a running daemon's adapters.
 
+mod overview;
 mod style;
 mod table;
 
@@ -9,7 +10,7 @@ use crate::control::Control;
 use crate::exit::{SETUP, fail};
 use offramp_daemon::control::client::{ClientError, ask};
 use offramp_daemon::schema::{DirectionStatus, Outcome, Rates, Request, Status, VERSION};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
@@ -22,66 +23,113 @@ const BITS_PER_BYTE: f64 = 8.0;
 /// Maximum time on the command line, in seconds, as in the traffic library.
 const SECONDS_MAX: f64 = 86_400.0;
 
+/// Time between two outputs of `--watch` without `--interval`, seconds.
+const WATCH_SECONDS: f64 = 1.0;
+
+/// Moves the cursor to the first column of the first line, and erases the screen (ECMA-48 CUP, ED).
+const HOME: &str = "\x1b[H\x1b[J";
+
 const NOTES: &str = "\
 Examples:
-  offramp show                     all ports, with rates over half a second
-  offramp show vm0 --interval 10   one port, with rates over ten seconds
-  offramp show --json --interval 0 one JSON object, at once; docs/control.md describes it
+  offramp show                     one line per port and switch, with rates of the last second
+  offramp show vm0                 everything about a port
+  offramp show lan                 a switch: its ports, stations, floods and reserved frames
+  offramp show vm0 --interval 10   with rates over ten seconds
+  offramp show --watch             again each second, until Ctrl-C
+  offramp show --json              one JSON object; docs/show.schema.json has its schema
+
+States: up; no guest; no driver (a guest is connected, its driver has not started); link off (by offramp set);
+stalled (its thread makes no progress); gone (the interface was deleted).
 
 Exit status: 0 shown; 2 wrong options, or no daemon answered.";
 
-/// Show the adapters of a running daemon: features, counters, rates.
+/// Show the ports and switches of a running daemon: states, features, counters, rates
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Args {
-    /// Only this port
-    #[arg(value_name = "PORT")]
-    port: Option<String>,
+    /// Only this port, or this switch
+    #[arg(value_name = "PORT|SWITCH")]
+    name: Option<String>,
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-    /// Measure rates over this time; 0 for none
-    #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = seconds)]
-    interval: f64,
+    /// Print again after each interval, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Measure rates over this time in place of the last second
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    interval: Option<f64>,
     #[command(flatten)]
     control: Control,
 }
 
 /// Runs `offramp show`.
 pub fn run(args: &Args) -> ExitCode {
-    match status(args) {
-        Ok(status) => {
-            let text = if args.json {
-                // Serialization to JSON cannot fail, because every map has string keys and all numbers are finite.
-                serde_json::to_string(&status).unwrap_or_default() + "\n"
-            } else {
-                table::status(&status, Style::of(&io::stdout()))
-            };
-            // A failed write means that the reader has closed the output.
-            let _ = io::stdout().lock().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }
+    if args.watch && args.interval == Some(0.0) {
+        return fail("show: --watch needs an --interval above 0", SETUP);
+    }
+    match show(args) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(format!("show: {error}"), SETUP),
     }
 }
 
-fn status(args: &Args) -> Result<Status, ClientError> {
-    let control = args.control.path()?;
-    let mut status = ask_status(&control, args.port.as_ref())?;
-    if args.interval > 0.0 {
-        thread::sleep(Duration::from_secs_f64(args.interval));
-        let before = std::mem::replace(&mut status, ask_status(&control, args.port.as_ref())?);
-        add_rates(&mut status, &before);
+fn show(args: &Args) -> Result<(), ClientError> {
+    let control = &args.control.path()?;
+    let is_screen = args.watch && !args.json && io::stdout().is_terminal();
+    let interval = args.interval.filter(|interval| *interval > 0.0);
+    let mut status = ask_status(control, args.name.as_ref())?;
+    if let Some(seconds) = interval.filter(|_| !args.watch) {
+        status = status_after(args, control, &status, seconds)?;
     }
+    loop {
+        let start = if is_screen { HOME } else { "" };
+        let end = if args.watch && !args.json && !is_screen { "\n" } else { "" };
+        let text = format!("{start}{}{end}", text(args, &status));
+        let mut out = io::stdout().lock();
+        // A failed write means that the reader has closed the output.
+        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() || !args.watch {
+            return Ok(());
+        }
+        drop(out);
+        status = match interval {
+            Some(seconds) => status_after(args, control, &status, seconds)?,
+            None => {
+                thread::sleep(Duration::from_secs_f64(WATCH_SECONDS));
+                ask_status(control, args.name.as_ref())?
+            }
+        };
+    }
+}
+
+/// Requests the status after `seconds`, with the rates since `before`.
+fn status_after(args: &Args, control: &Path, before: &Status, seconds: f64) -> Result<Status, ClientError> {
+    thread::sleep(Duration::from_secs_f64(seconds));
+    let mut status = ask_status(control, args.name.as_ref())?;
+    add_rates(&mut status, before);
     Ok(status)
 }
 
-/// Requests the status of one port or of all ports from the daemon at `control`.
+fn text(args: &Args, status: &Status) -> String {
+    if args.json {
+        // Serialization to JSON cannot fail, because every map has string keys and all numbers are finite.
+        return serde_json::to_string(status).unwrap_or_default() + "\n";
+    }
+    let style = Style::of(&io::stdout());
+    let Some(name) = &args.name else { return overview::overview(status, style) };
+    let port = status.ports.iter().find(|port| port.name == *name);
+    let port = port.map(|port| table::port(status, port, style));
+    let switches = status.switches.iter().filter(|switch| switch.name == *name);
+    let switches = switches.map(|switch| overview::switch(status, switch, style));
+    port.into_iter().chain(switches).collect::<Vec<_>>().join("\n")
+}
+
+/// Requests the status of one port or switch, or of all, from the daemon at `control`.
 ///
 /// # Errors
 /// Returns an error if no daemon answers, or the daemon refuses the request.
-pub fn ask_status(control: &Path, port: Option<&String>) -> Result<Status, ClientError> {
-    match ask(control, &Request::Show { version: VERSION, port: port.cloned() })? {
+pub fn ask_status(control: &Path, name: Option<&String>) -> Result<Status, ClientError> {
+    match ask(control, &Request::Show { version: VERSION, port: name.cloned() })? {
         Outcome::Status(status) => Ok(status),
         _ => Err(ClientError::Unexpected(control.to_owned())),
     }
@@ -93,7 +141,8 @@ fn add_rates(now: &mut Status, before: &Status) {
         return;
     }
     let seconds = (now.uptime_ns - before.uptime_ns) as f64 / NANOSECONDS_PER_SECOND;
-    for (port, earlier) in now.ports.iter_mut().zip(&before.ports) {
+    for port in &mut now.ports {
+        let Some(earlier) = before.ports.iter().find(|before| before.name == port.name) else { continue };
         for (queue, earlier) in port.queues.iter_mut().zip(&earlier.queues) {
             queue.transmit.rates = Some(rates(&queue.transmit, &earlier.transmit, seconds));
             queue.receive.rates = Some(rates(&queue.receive, &earlier.receive, seconds));

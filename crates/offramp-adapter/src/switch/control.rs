@@ -2,6 +2,7 @@
 //! counters.
 
 use super::config::{LINK_PORTS_MAX, PortConfig, SwitchConfig};
+use super::view::{Reading, StationList, SwitchCounts};
 use crate::config::{AdapterConfig, MTU_MAX, MTU_MIN};
 use crate::pipeline::control::PortControl;
 use crate::port_security::is_virtual_router;
@@ -11,6 +12,7 @@ use offramp_offload::sync::{Mutex, MutexGuard};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::task::Waker;
 
 /// The reason a port is not added.
@@ -151,6 +153,7 @@ impl Serving {
 pub(super) enum Request<P> {
     Add(P, Arc<SwitchPort>),
     Remove(Arc<SwitchPort>),
+    List(Reading),
 }
 
 struct Registry<P> {
@@ -173,6 +176,7 @@ pub struct SwitchControl<P> {
     asked: AtomicBool,
     /// Wakes the switch while it sleeps.
     waker: Mutex<Option<Waker>>,
+    counts: SwitchCounts,
 }
 
 impl<P> fmt::Debug for SwitchControl<P> {
@@ -185,7 +189,13 @@ impl<P> SwitchControl<P> {
     pub(super) fn new(config: &SwitchConfig) -> Self {
         let registry = Registry { ports: Vec::new(), stations_left: config.stations_max, requests: Vec::new() };
         let registry = Mutex::new(registry);
-        Self { config: *config, registry, asked: AtomicBool::new(false), waker: Mutex::new(None) }
+        Self {
+            config: *config,
+            registry,
+            asked: AtomicBool::new(false),
+            waker: Mutex::new(None),
+            counts: SwitchCounts::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry<P>> {
@@ -269,6 +279,19 @@ impl<P> SwitchControl<P> {
     /// Returns the present ports, in the order of their numbers.
     pub fn ports(&self) -> Vec<Arc<SwitchPort>> {
         self.lock().ports.iter().flatten().cloned().collect()
+    }
+
+    /// Requests the known stations, at most `stations_max` of them in the list. The switch's thread sends the list after
+    /// some batches; a thread that stalls or has ended sends none, so the caller must limit its wait.
+    pub fn stations(&self, stations_max: usize) -> Receiver<StationList> {
+        let (reading, list) = Reading::new(stations_max.min(self.config.stations_max));
+        self.ask(self.lock(), Request::List(reading));
+        list
+    }
+
+    /// Returns the switch's counters.
+    pub fn counts(&self) -> &SwitchCounts {
+        &self.counts
     }
 
     /// Returns the number of stations reserved for a new port.

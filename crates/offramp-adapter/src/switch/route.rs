@@ -1,16 +1,15 @@
 //! Route: the destination ports of a frame.
 
-use super::Switch;
 use super::config::UnknownUnicast;
 use super::control::SwitchPort;
 use super::stations::Station;
+use super::{NANOSECONDS_PER_SECOND, Switch};
 use crate::limit::TokenBucket;
 use crate::port::HostPort;
 use crate::stats::Loss;
 use crate::vlan::FrameVlan;
 use std::ops::Range;
 
-const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 /// The first of the reserved addresses, which no bridge forwards. The last four bits of a reserved address are its
 /// number (IEEE 802.1D 7.12.6).
 const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
@@ -26,9 +25,13 @@ impl<P: HostPort> Switch<P> {
         frames: usize,
         now_ns: u64,
     ) -> Result<Range<usize>, Loss> {
-        let Self { config, ports, stations, .. } = self;
+        let Self { config, ports, stations, control, .. } = self;
+        let counts = control.counts();
         if config.learning {
             let now_s = now_ns / NANOSECONDS_PER_SECOND;
+            if let Some(number) = frame.reserved {
+                counts.reserved[usize::from(number)].add(frames as u64);
+            }
             if frame.reserved.is_some_and(|number| config.forward_reserved >> number & 1 == 0) {
                 return Err(Loss::Reserved);
             }
@@ -60,7 +63,12 @@ impl<P: HostPort> Switch<P> {
             return Err(loss);
         }
         if floods.as_mut().is_some_and(|bucket| !bucket.take(frames as u64, now_ns)) {
+            counts.flood_limited.add(frames as u64);
             return Err(Loss::FloodLimit);
+        }
+        if config.learning {
+            let flooded = if frame.destination.is_some() { &counts.flooded_unknown } else { &counts.flooded_group };
+            flooded.add(frames as u64);
         }
         Ok(0..ports.len())
     }
@@ -85,4 +93,11 @@ impl FrameStations {
 /// Returns the number of a reserved address, 0 to 15; `None` for other addresses.
 pub fn reserved([rest @ .., last]: &[u8; 6]) -> Option<u8> {
     (*rest == RESERVED_ADDRESS[..5] && *last < 16).then_some(*last)
+}
+
+/// Returns the reserved address with a number from 0 to 15.
+pub fn reserved_address(number: u8) -> [u8; 6] {
+    let mut address = RESERVED_ADDRESS;
+    address[5] = number;
+    address
 }

@@ -39,6 +39,19 @@ fn number(mac: [u8; MAC_LEN]) -> u64 {
     mac.iter().fold(0, |number, &octet| number << u8::BITS | u64::from(octet))
 }
 
+/// A station known to a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownStation {
+    /// The Ethernet address.
+    pub mac: [u8; 6],
+    /// The VLAN; 0 for untagged frames.
+    pub vid: u16,
+    /// The [number](super::SwitchPort::index) of the port.
+    pub port: usize,
+    /// Time since the station's last frame, seconds.
+    pub age_s: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     station: Station,
@@ -65,6 +78,7 @@ const NO_QUOTA: Quota = Quota { max: 0, len: 0, by_time: Order::EMPTY };
 #[derive(Debug)]
 pub(super) struct Stations {
     entries: Table<Entry>,
+    capacity: usize,
     /// Bound addresses and their ports, sorted by address. A binding holds in every VLAN.
     bound: Vec<(u64, usize)>,
     /// Quotas, indexed by port number.
@@ -77,6 +91,7 @@ impl Stations {
     pub(super) fn new(stations_max: usize, ageing_s: u64) -> Self {
         Self {
             entries: Table::new(stations_max, VACANT),
+            capacity: stations_max,
             bound: Vec::new(),
             quotas: Vec::new(),
             ageing_s,
@@ -137,6 +152,20 @@ impl Stations {
     /// Returns the number of known stations on a port, including idle stations.
     pub(super) fn len(&self, port: usize) -> usize {
         self.quotas[port].len
+    }
+
+    /// Returns the number of entries, vacant entries included.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Returns the station in an entry; `None` if the entry is vacant, or its station was idle for the ageing time.
+    pub(super) fn known(&self, slot: usize, now_s: u64) -> Option<KnownStation> {
+        let Entry { station: Station(number), port, seen_s } = *self.entries.entry(slot);
+        let age_s = now_s.saturating_sub(seen_s);
+        let [_, _, mac @ ..] = (number >> VID_BITS).to_be_bytes();
+        let vid = (number & ((1 << VID_BITS) - 1)) as u16;
+        (number != 0 && age_s < self.ageing_s).then_some(KnownStation { mac, vid, port: port as usize, age_s })
     }
 
     /// Records a frame of `station` received from `port`. Returns `false` if the station's address is bound to another
@@ -205,6 +234,7 @@ impl Stations {
         let quota = &mut self.quotas[self.entries.entry(slot).port as usize];
         quota.len -= 1;
         self.entries.remove(slot, &mut quota.by_time);
+        *self.entries.entry_mut(slot) = VACANT;
     }
 
     /// Hashes by multiplication: the upper bits of the product depend on every bit of the address.

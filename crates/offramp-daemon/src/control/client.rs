@@ -1,7 +1,7 @@
 //! The client of the control protocol: sends one request and reads one answer.
 
 use super::directory::DirectoryError;
-use super::line::Lines;
+use super::line::{Lines, Peer};
 use super::{ANSWER_LEN_MAX, LINE_TIME_MAX, REQUEST_LEN_MAX};
 use crate::schema::{Answer, Outcome, Request, VERSION};
 use std::io::{self, Read};
@@ -73,7 +73,10 @@ pub fn ask(path: &Path, request: &Request) -> Result<Outcome, ClientError> {
 
 /// A connection with more data after the first answer.
 #[derive(Debug)]
-pub struct Subscription(Lines);
+pub struct Subscription {
+    lines: Lines,
+    path: PathBuf,
+}
 
 impl Subscription {
     /// Sends a request to the daemon at `path`. Returns the first answer and the connection.
@@ -91,7 +94,7 @@ impl Subscription {
                 Err(ClientError::Version { path: path.to_owned(), version })
             }
             Answer { outcome: Outcome::Error(refusal), .. } => Err(ClientError::Refused(refusal.message)),
-            Answer { outcome, .. } => Ok((outcome, Self(lines))),
+            Answer { outcome, .. } => Ok((outcome, Self { lines, path: path.to_owned() })),
         }
     }
 
@@ -100,8 +103,14 @@ impl Subscription {
     /// # Errors
     /// Fails if the received line is not an answer.
     pub fn receive(&mut self) -> io::Result<Option<Outcome>> {
-        let Some(line) = self.0.read_within(FOLLOWING_TIME_MAX)? else { return Ok(None) };
+        let Some(line) = self.lines.read_within(FOLLOWING_TIME_MAX)? else { return Ok(None) };
         Ok(Some(serde_json::from_slice::<Answer>(&line)?.outcome))
+    }
+
+    /// Returns whether the daemon of this connection still accepts clients.
+    pub fn is_daemon_alive(&self) -> bool {
+        let now = UnixStream::connect(&self.path).ok().and_then(|stream| Peer::of(&stream));
+        now.is_some() && now == self.lines.peer()
     }
 
     /// Returns a reader of all data after the first answer.
@@ -109,7 +118,7 @@ impl Subscription {
     /// # Errors
     /// Fails if the system refuses to remove the time limits.
     pub fn bytes(&self) -> io::Result<impl Read + '_> {
-        Ok(self.0.rest().chain(self.0.unlimited()?))
+        Ok(self.lines.rest().chain(self.lines.unlimited()?))
     }
 
     /// Returns a handle that can end the connection.
@@ -117,7 +126,7 @@ impl Subscription {
     /// # Errors
     /// Fails if the process has no free descriptor.
     pub fn end(&self) -> io::Result<UnixStream> {
-        self.0.unlimited()?.try_clone()
+        self.lines.unlimited()?.try_clone()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::LINE_TIME_MAX;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt::PeerCredentials};
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -13,6 +14,28 @@ const READ_LEN: usize = 4096;
 
 /// Initial capacity for received bytes: the maximum length of a request.
 const REST_LEN: usize = super::REQUEST_LEN_MAX;
+
+/// The process at the other end of a connection, as reported by the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub uid: u32,
+    /// The process identifier, in the process namespace of this process.
+    pub process: i32,
+}
+
+impl Peer {
+    /// Returns the peer of a connection: the process that connected, or the process that listened.
+    pub fn of(stream: &UnixStream) -> Option<Self> {
+        let who = getsockopt(stream, PeerCredentials).ok()?;
+        Some(Self { uid: who.uid(), process: who.pid() })
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "uid {}, process {}", self.uid, self.process)
+    }
+}
 
 /// One end of a connection. The buffers of the connection are wiped, because lines may contain keys.
 #[derive(Debug)]
@@ -30,10 +53,9 @@ impl Lines {
         Self { stream, len_max, rest: Vec::with_capacity(len_max.min(REST_LEN)) }
     }
 
-    /// Describes the peer, for a log.
-    pub fn peer(&self) -> String {
-        let who = getsockopt(&self.stream, PeerCredentials);
-        who.map_or("unknown client".to_owned(), |who| format!("uid {}, process {}", who.uid(), who.pid()))
+    /// Returns the peer; `None` if the kernel does not report the peer.
+    pub fn peer(&self) -> Option<Peer> {
+        Peer::of(&self.stream)
     }
 
     /// Returns whether the peer has ended the connection. Meaningful only after all received data were read.

@@ -1,9 +1,10 @@
 //! The server of the control protocol: one thread per client, so that no client waits for another client.
 
-use super::line::Lines;
+use super::line::{Lines, Peer};
 use super::pcapng;
 use super::{CLIENTS_MAX, CLIENTS_OF_USER_MAX, REQUEST_LEN_MAX};
-use crate::schema::{Answer, Event, Outcome, RefusalCode, Request, SNAPLEN_MAX, VERSION};
+use crate::schema::limit::OFF;
+use crate::schema::{Answer, Event, EventKind, Outcome, RefusalCode, Request, SNAPLEN_MAX, VERSION};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use offramp_offload::sync::lock;
 use offramp_ports::capture::Capture;
@@ -26,8 +27,8 @@ const GONE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The handler of requests.
 pub trait Handler: Send + Sync + 'static {
-    /// Returns the answer to one request.
-    fn answer(&self, request: Request) -> Answer;
+    /// Returns the answer to one request of a client; `peer` is `None` if the client is unknown.
+    fn answer(&self, request: Request, peer: Option<Peer>) -> Answer;
 
     /// Subscribes to all events from now on.
     fn events(&self) -> Receiver<Event>;
@@ -184,7 +185,7 @@ impl Drop for Client {
 }
 
 fn converse(mut lines: Lines, access: Access, handler: &impl Handler) -> io::Result<()> {
-    let client = lines.peer();
+    let peer = lines.peer();
     loop {
         match lines.read() {
             Ok(None) => return Ok(()),
@@ -192,13 +193,13 @@ fn converse(mut lines: Lines, access: Access, handler: &impl Handler) -> io::Res
                 Ok(Request::Monitor { .. }) => return monitor(lines, &handler.events()),
                 Ok(Request::Capture { port, snaplen, .. }) => {
                     let started = start_capture(handler, &port, snaplen);
-                    log(&client, &format!("capture of port {port:?}"), started.is_ok());
+                    log(peer, &format!("capture of port {port:?}"), started.is_ok());
                     match started {
                         Ok(packets) => return capture(lines, &port, snaplen, &packets),
                         Err(refused) => say(&mut lines, &refused)?,
                     }
                 }
-                Ok(request) => say(&mut lines, &answer(request, handler, &client))?,
+                Ok(request) => say(&mut lines, &answer(request, handler, peer))?,
                 Err(refused) => say(&mut lines, &refused)?,
             },
             Err(error) => {
@@ -214,7 +215,13 @@ fn monitor(mut lines: Lines, events: &Receiver<Event>) -> io::Result<()> {
     say(&mut lines, &Answer::new(Outcome::Monitoring {}))?;
     loop {
         match events.recv_timeout(GONE_INTERVAL) {
-            Ok(event) => say(&mut lines, &Answer::new(Outcome::Event(event)))?,
+            Ok(event) => {
+                let is_last = event.event == EventKind::Ended {};
+                say(&mut lines, &Answer::new(Outcome::Event(event)))?;
+                if is_last {
+                    return Ok(());
+                }
+            }
             Err(RecvTimeoutError::Timeout) if !lines.has_ended() => {}
             Err(_) => return Ok(()),
         }
@@ -268,24 +275,36 @@ fn only_shows(request: &Request) -> bool {
     matches!(request, Request::Show { .. } | Request::Monitor { .. })
 }
 
-fn answer(request: Request, handler: &impl Handler, client: &str) -> Answer {
+fn answer(request: Request, handler: &impl Handler, peer: Option<Peer>) -> Answer {
     let change = logged(&request);
-    let answer = handler.answer(request);
+    let answer = handler.answer(request, peer);
     if let Some(change) = change {
-        log(client, &change, !matches!(answer.outcome, Outcome::Error(_)));
+        log(peer, &change, !matches!(answer.outcome, Outcome::Error(_)));
     }
     answer
 }
 
-fn log(client: &str, change: &str, is_done: bool) {
+fn log(peer: Option<Peer>, change: &str, is_done: bool) {
+    let client = peer.map_or("unknown client".to_owned(), |peer| peer.to_string());
     eprintln!("offramp: {client}: {change}: {}", if is_done { "done" } else { "refused" });
 }
 
-/// Describes a request's changes of ports, switches and security associations for the log, so that an operator can
-/// later find the author of a change.
+/// Describes a request's changes for the log, so that an operator can later find the author of a change.
 fn logged(request: &Request) -> Option<String> {
     match request {
-        Request::Show { .. } | Request::Monitor { .. } | Request::Capture { .. } | Request::Set { .. } => None,
+        Request::Show { .. } | Request::Monitor { .. } | Request::Capture { .. } => None,
+        Request::Set { port, features, moderation, limit, link, .. } => {
+            let on = |is_on: bool| if is_on { "on" } else { "off" };
+            let features = features.iter().map(|(name, is_on)| format!("{} {}", name.escape_default(), on(*is_on)));
+            let moderation = moderation.iter().map(|moderation| format!("moderation {}", moderation.sentence()));
+            let limit = limit.iter().map(|limit| match limit.sentence() {
+                none if none.is_empty() => format!("limit {OFF}"),
+                limits => format!("limit {limits}"),
+            });
+            let link = link.iter().map(|is_on| format!("link {}", on(*is_on)));
+            let settings: Vec<_> = features.chain(moderation).chain(limit).chain(link).collect();
+            Some(format!("port {port:?}: set {}", settings.join(", ")))
+        }
         Request::Add { source, .. } => Some(format!("add {source:?}")),
         Request::Remove { ports, switches, .. } => Some(format!("remove ports {ports:?}, switches {switches:?}")),
         Request::SaAdd { port, sa, .. } => {
@@ -309,13 +328,14 @@ mod tests {
     struct Empty;
 
     impl Handler for Empty {
-        fn answer(&self, _: Request) -> Answer {
+        fn answer(&self, _: Request, _: Option<Peer>) -> Answer {
             Answer::new(Outcome::Status(Status {
                 offramp: String::new(),
                 process: 0,
                 uptime_ns: 0,
                 sandbox: None,
                 ports: vec![],
+                switches: vec![],
             }))
         }
 

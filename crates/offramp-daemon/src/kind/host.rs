@@ -124,6 +124,16 @@ pub trait Host: Debug + Send + Sync {
         self.supported()
     }
 
+    /// Returns the features that the host declined at its last negotiation.
+    fn declined(&self) -> Offloads {
+        Offloads::empty()
+    }
+
+    /// Returns whether the host is not connected, so that nothing is negotiated.
+    fn is_absent(&self) -> bool {
+        false
+    }
+
     /// Returns the features in use if the user allows `allowed`.
     fn in_use(&self, allowed: Offloads) -> Offloads {
         (self.negotiated() & allowed).with_prerequisites()

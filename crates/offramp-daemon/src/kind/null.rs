@@ -84,6 +84,7 @@ impl Host for NullHost {
 }
 
 /// The status of a sink or source.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The length of a source's frames, bytes; 0 for a sink.

@@ -127,6 +127,7 @@ impl Host for TapHost {
 }
 
 /// The status of a TAP interface.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The name of the interface.

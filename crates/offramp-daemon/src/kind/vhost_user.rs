@@ -219,6 +219,14 @@ impl Host for Mutex<VhostUser> {
         lock(self).status().offloads()
     }
 
+    fn declined(&self) -> Offloads {
+        lock(self).status().declined_offloads()
+    }
+
+    fn is_absent(&self) -> bool {
+        !lock(self).status().is_connected
+    }
+
     /// The features in use: a guest may use granted transmit features until its next negotiation. The adapter may start
     /// or stop using receive features at any time.
     fn in_use(&self, allowed: Offloads) -> Offloads {
@@ -253,6 +261,7 @@ impl Host for Mutex<VhostUser> {
 }
 
 /// The status of a guest behind a vhost-user socket.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The path of the socket.
@@ -274,6 +283,7 @@ pub struct Status {
     /// The reason why the daemon last disconnected the frontend.
     pub last_refusal: Option<String>,
     /// Counters of the guest's port, except the counters of frames.
+    #[cfg_attr(test, schemars(with = "std::collections::BTreeMap<String, u64>"))]
     pub counters: Counts,
 }
 
@@ -328,6 +338,7 @@ fn guest_status(port: &VhostUser) -> Status {
     }
 }
 
-fn mac_text(mac: [u8; 6]) -> String {
+/// Writes an Ethernet address.
+pub fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|octet| format!("{octet:02x}")).join(":")
 }

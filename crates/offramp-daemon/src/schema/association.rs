@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 /// The associations and the policy of a port, as reported by `show`.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpsecStatus {
     /// The cipher library in use, and the reason if it is not the faster library.
@@ -26,6 +27,7 @@ pub struct IpsecStatus {
 }
 
 /// The status of one association.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssociationStatus {
     /// `in` or `out`.

@@ -1,6 +1,9 @@
 //! An event, for `monitor`.
 
+use super::limit::Limit;
+use super::moderation::Moderation;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// An event in the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,11 +85,42 @@ pub enum EventKind {
         /// The name of the switch.
         switch: String,
     },
+    /// A client has changed a port by the request `set`.
+    Set {
+        /// The name of the port.
+        port: String,
+        /// The user number of the client, as reported by the kernel; `null` if unknown.
+        uid: Option<u32>,
+        /// The process identifier of the client, in the daemon's process namespace; `null` if unknown.
+        process: Option<i32>,
+        /// The settings in the request.
+        #[serde(flatten)]
+        settings: Box<Settings>,
+    },
+    /// The daemon has ended.
+    Ended {},
     /// Events before this event were lost because the client was too slow.
     Lost {
         /// The number of lost events.
         events: u64,
     },
+}
+
+/// The settings in a request `set`; an absent setting is unchanged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Features or groups of features by name; `true` allows a feature.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub features: BTreeMap<String, bool>,
+    /// The interrupt moderation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moderation: Option<Moderation>,
+    /// The rate limits for sending and receiving.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+    /// The state of the link; `true` is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<bool>,
 }
 
 /// The direction of a rate limit.

@@ -19,6 +19,7 @@ pub fn feature(name: &str) -> Result<Offloads, String> {
 }
 
 /// The state of a port's feature, with the feature's names in other systems.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[allow(clippy::struct_excessive_bools, reason = "four states that are independent of each other")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureStatus {
@@ -38,11 +39,12 @@ pub struct FeatureStatus {
     pub negotiated: bool,
     /// The feature is currently in use.
     pub in_use: bool,
-    /// The reason why an allowed feature is not in use; `null` for any other feature.
+    /// The reason why `in_use` differs from `allowed`; `null` if both are equal.
     pub waits_for: Option<WaitsFor>,
 }
 
-/// The reason why an allowed feature is not in use.
+/// The reason why the use of a feature differs from the user's setting.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
@@ -50,6 +52,10 @@ pub enum WaitsFor {
     Host,
     /// A feature required by this feature is off.
     Prerequisite,
-    /// The feature takes effect at the host's next negotiation.
+    /// The change takes effect at the host's next negotiation.
     Negotiation,
+    /// No guest is connected.
+    NoGuest,
+    /// The guest's driver declined the feature, or a feature required by this feature.
+    Declined,
 }

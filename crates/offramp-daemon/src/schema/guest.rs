@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// A guest's settings from its control queue.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlQueueStatus {
     /// Number of queue pairs in use for receiving.
@@ -23,6 +24,7 @@ pub struct ControlQueueStatus {
 
 /// A guest's settings for hashing received frames and spreading flows. The commands in the guest are `ethtool -X`, `-N
 /// … rx-flow-hash` and `-K … rxhash`.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashStatus {
     /// Hashed packet types, by virtio's names.
@@ -38,6 +40,7 @@ pub struct HashStatus {
 }
 
 /// A guest's receive filter (`ip link set … promisc`, `ip maddress` and VLANs in the guest).
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterStatus {
     /// Enabled receive modes, by virtio's names; `None` if the guest set none, and receives frames for every address.
@@ -53,6 +56,7 @@ pub struct FilterStatus {
 }
 
 /// A guest's coalescing settings for a ring (`ethtool -C` in the guest).
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoalescingStatus {
     /// Maximum wait of the first waiting frame, microseconds.

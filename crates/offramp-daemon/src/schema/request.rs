@@ -17,11 +17,12 @@ pub const SNAPLEN_MAX: u32 = 262_144;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Requests the state and the counters of all ports, or of one port.
+    /// Requests the state and the counters of all ports and switches, of one port, or of one switch.
     Show {
         /// Version of the client's protocol.
         version: u32,
-        /// The name of the port; all ports if absent.
+        /// The name of a port or of a switch; all ports and switches if absent. The answer for a switch has the
+        /// switch's ports and stations.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },

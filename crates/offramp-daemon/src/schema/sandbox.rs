@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The level of a sandbox.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -17,6 +18,7 @@ pub enum SandboxLevel {
 }
 
 /// The status of a daemon's sandbox.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxStatus {
     /// The level that the file configures.

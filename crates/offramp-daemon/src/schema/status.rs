@@ -6,12 +6,14 @@ use super::feature::FeatureStatus;
 use super::limit::Limit;
 use super::moderation::Moderation;
 use super::sandbox::SandboxStatus;
+use super::switch::SwitchStatus;
 use crate::kind::{HostStatus, WireStatus};
 use offramp_adapter::stats::{Direction, Histogram, Loss, NetDevColumns};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The status of the daemon and its ports.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the program.
@@ -24,9 +26,13 @@ pub struct Status {
     pub sandbox: Option<SandboxStatus>,
     /// The ports.
     pub ports: Vec<PortStatus>,
+    /// The switches; empty if an older daemon does not report switches.
+    #[serde(default)]
+    pub switches: Vec<SwitchStatus>,
 }
 
 /// The status of one port.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortStatus {
     /// The name of the port.
@@ -55,9 +61,11 @@ pub struct PortStatus {
     /// Minimum time between two interrupts, microseconds; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
     /// The interrupt moderation of the host; `null` only from an older daemon that does not report the moderation.
+    #[cfg_attr(test, schemars(with = "Option<BTreeMap<String, serde_json::Value>>"))]
     pub moderation: Option<Moderation>,
     /// The host's rate limits for sending and receiving; `null` only from an older daemon that does not report the
     /// limits.
+    #[cfg_attr(test, schemars(with = "Option<BTreeMap<String, u64>>"))]
     pub limit: Option<Limit>,
     /// The state of the link, `true` for on; `null` only from an older daemon that does not report the link.
     pub link: Option<bool>,
@@ -67,6 +75,9 @@ pub struct PortStatus {
     pub ipsec: Option<IpsecStatus>,
     /// The states of the port's features.
     pub features: Vec<FeatureStatus>,
+    /// Number of queue pairs; `null` only from an older daemon that does not report the number.
+    #[serde(default)]
+    pub queue_pairs: Option<u16>,
     /// The status of the queue pairs. A TAP has one entry for all its queue pairs, except on a cable.
     pub queues: Vec<QueueStatus>,
 }
@@ -78,6 +89,7 @@ fn is_there() -> bool {
 }
 
 /// Frames lost at the interface on a port's wire, by reason.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireLost {
     /// Frames sent by the adapter that the interface refused.
@@ -87,6 +99,7 @@ pub struct WireLost {
 }
 
 /// The status of one queue pair.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueueStatus {
     /// The index, from 0.
@@ -106,10 +119,12 @@ pub struct QueueStatus {
 }
 
 /// Counters of one direction of a queue pair, since the daemon's start.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectionStatus {
     /// The counters of [`Direction`], then the lost frames in the columns of `/proc/net/dev`.
     #[serde(flatten)]
+    #[cfg_attr(test, schemars(with = "BTreeMap<String, u64>"))]
     pub counts: Counts,
     /// Lost frames, by reason.
     pub lost: BTreeMap<String, u64>,
@@ -120,12 +135,14 @@ pub struct DirectionStatus {
     /// send this histogram.
     #[serde(default)]
     pub interrupt_wait_ns: HistogramStatus,
-    /// Rates over an interval, computed by the command `show`; the daemon sends `null`.
+    /// Rates over the last second, or over the interval of the command `show`; `null` in the first two seconds of a
+    /// port.
     pub rates: Option<Rates>,
 }
 
 /// A histogram: the number of values up to each bound, the number of values above all bounds, and the sum of all
 /// values.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistogramStatus {
     /// The count of each bucket.
@@ -160,6 +177,7 @@ pub fn lost_frames(direction: &Direction) -> BTreeMap<String, u64> {
 }
 
 /// Rates per second.
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[allow(clippy::struct_field_names, reason = "units stand last in names")]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {

@@ -59,6 +59,7 @@ pub fn example() -> Status {
         cpus: vec![1],
         ipsec: Some(associations()),
         features: vec![feature],
+        queue_pairs: Some(1),
         queues: vec![queue],
     };
     let guest = HostStatus::VhostUser(GuestStatus {
@@ -86,7 +87,34 @@ pub fn example() -> Status {
         counters: guest_rows().map(|row| (row, 1)).collect(),
     });
     let guest = PortStatus { host: guest, wire: WireStatus::Switch { name: "lan".into() }, ..port.clone() };
-    Status { offramp: "0".into(), process: 1, uptime_ns: 5, sandbox: None, ports: vec![port, guest] }
+    Status {
+        offramp: "0".into(),
+        process: 1,
+        uptime_ns: 5,
+        sandbox: None,
+        ports: vec![port, guest],
+        switches: vec![switch()],
+    }
+}
+
+fn switch() -> SwitchStatus {
+    SwitchStatus {
+        name: "lan".into(),
+        ports: vec!["a".into()],
+        mac_entries_max: 4096,
+        age_seconds: 300,
+        stations_known: Some(1),
+        oldest_age_s: Some(7),
+        newest_age_s: Some(7),
+        stations: Some(vec![StationStatus {
+            mac: "02:00:00:00:00:01".into(),
+            vlan: Some(10),
+            port: "a".into(),
+            age_s: Some(7),
+        }]),
+        floods: FloodStatus { group_frames: 1, unknown_frames: 1, limited_frames: 1 },
+        reserved: vec![ReservedStatus { address: "01:80:c2:00:00:0e".into(), forwarded: false, frames: 1 }],
+    }
 }
 
 fn associations() -> IpsecStatus {
@@ -135,6 +163,8 @@ fn events() -> Vec<EventKind> {
         EventKind::PortRemoved { port },
         EventKind::SwitchAdded { switch: switch.clone() },
         EventKind::SwitchRemoved { switch },
+        EventKind::Set { port: "a".to_owned(), uid: Some(0), process: Some(1), settings: Box::default() },
+        EventKind::Ended {},
         EventKind::Lost { events: 1 },
     ]
 }
@@ -215,7 +245,7 @@ fn the_document_names_every_field_and_every_word_of_the_protocol() {
         UnknownPort,
         UnknownSwitch,
     ];
-    let waits = [WaitsFor::Host, WaitsFor::Prerequisite, WaitsFor::Negotiation];
+    let waits = [WaitsFor::Host, WaitsFor::Prerequisite, WaitsFor::Negotiation, WaitsFor::NoGuest, WaitsFor::Declined];
     let words = codes.iter().map(|code| serde_json::to_value(code).unwrap());
     let words = words.chain(waits.iter().map(|waits| serde_json::to_value(waits).unwrap()));
     found.extend(words.map(|word| word.as_str().unwrap().to_owned()));
@@ -246,6 +276,19 @@ pub fn compare_table(page: &str, name: &str, rows: impl Iterator<Item = String>)
         fs::write(&file, new).unwrap();
     } else {
         assert_eq!(text, new, "OFFRAMP_BLESS=1 writes the table of docs/{page} again");
+    }
+}
+
+#[test]
+fn the_published_schema_is_that_of_the_types() {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().for_serialize();
+    let schema = settings.into_generator().into_root_schema_for::<Status>();
+    let new = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/show.schema.json");
+    if std::env::var_os("OFFRAMP_BLESS").is_some() {
+        fs::write(&file, new).unwrap();
+    } else {
+        assert_eq!(fs::read_to_string(&file).unwrap(), new, "OFFRAMP_BLESS=1 writes docs/show.schema.json again");
     }
 }
 

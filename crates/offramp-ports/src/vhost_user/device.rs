@@ -165,6 +165,8 @@ pub(super) struct Device {
     /// cannot withdraw an offer. A feature that the operator switches off after the offer stays acceptable until the
     /// frontend reconnects.
     shown: u64,
+    /// Features offered at the last negotiation, but not accepted.
+    declined: u64,
     protocol_features: u64,
     status: u8,
     frontend_mtu: Option<u16>,
@@ -204,6 +206,7 @@ impl Device {
             memory: Arc::default(),
             features: 0,
             shown: 0,
+            declined: 0,
             protocol_features: 0,
             status: 0,
             frontend_mtu: None,
@@ -223,6 +226,10 @@ impl Device {
 
     pub(super) fn features(&self) -> u64 {
         self.features
+    }
+
+    pub(super) fn declined(&self) -> u64 {
+        self.declined
     }
 
     pub(super) fn protocol_features(&self) -> u64 {
@@ -362,6 +369,7 @@ impl Device {
         self.memory = Arc::default();
         self.features = 0;
         self.shown = 0;
+        self.declined = 0;
         self.protocol_features = 0;
         self.status = 0;
         self.frontend_mtu = None;

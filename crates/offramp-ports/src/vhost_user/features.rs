@@ -114,6 +114,12 @@ pub(super) fn offloads(negotiated: u64) -> Offloads {
     set.with_prerequisites()
 }
 
+/// Returns the offloads of which at least one bit is in `bits`.
+pub(super) fn offloads_with_any(bits: u64) -> Offloads {
+    let rows = NAMES.iter().filter(|row| bits & row.virtio_bits != 0);
+    rows.fold(Offloads::empty(), |set, row| set | row.offload)
+}
+
 /// Returns a feature's name in the specification, for display. Returns `None` for a bit that is never offered.
 pub fn feature_name(bit: u32) -> Option<&'static str> {
     match 1u64.checked_shl(bit)? {

@@ -198,6 +198,7 @@ impl Session {
         let status = PortStatus {
             is_connected,
             features: device.features(),
+            declined: device.declined(),
             protocol_features: device.protocol_features(),
             device_status: device.device_status(),
             frontend_mtu: device.frontend_mtu(),

@@ -12,6 +12,8 @@ pub struct PortStatus {
     pub is_connected: bool,
     /// Negotiated virtio features. [`feature_name`](super::feature_name) returns their names.
     pub features: u64,
+    /// Virtio features offered at the last negotiation, but not accepted; 0 before the negotiation.
+    pub declined: u64,
     /// Negotiated vhost-user protocol features.
     pub protocol_features: u64,
     /// The device status of the guest's driver, if the frontend reports the status (virtio 1.3, 2.1).
@@ -37,6 +39,11 @@ impl PortStatus {
     /// Returns the negotiated offloads.
     pub fn offloads(&self) -> Offloads {
         features::offloads(self.features)
+    }
+
+    /// Returns the offloads of which the guest declined a feature bit.
+    pub fn declined_offloads(&self) -> Offloads {
+        features::offloads_with_any(self.declined)
     }
 }
 

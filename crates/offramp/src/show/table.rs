@@ -13,27 +13,26 @@ use std::collections::BTreeSet;
 const INDENT: &str = "  ";
 /// Gap before each column, as wide as the indent.
 const GAP: u16 = 2;
-/// Text for a feature that is allowed but not yet in use by the guest, or in use but no longer allowed.
+/// Text for a feature whose setting has changed since the guest's driver negotiated.
 const PENDING: &str = "pending: takes effect when the guest's driver is reset";
 /// Placeholder for an absent value.
-const NONE: &str = "-";
+pub const NONE: &str = "-";
 const KILO: f64 = 1e3;
 const MEBI: f64 = 1_048_576.0;
 
-/// Formats the tables of all ports.
-pub fn status(status: &Status, style: Style) -> String {
-    let ports: Vec<String> = status.ports.iter().map(|shown| port(shown, style)).collect();
+/// Formats all tables of a port, after the daemon's sandbox.
+pub fn port(status: &Status, shown: &PortStatus, style: Style) -> String {
     let sandbox = status.sandbox.iter().map(|sandbox| format!("{sandbox}\n"));
-    sandbox.chain(ports).collect::<Vec<_>>().join("\n")
+    sandbox.chain([tables(shown, style)]).collect::<Vec<_>>().join("\n")
 }
 
-fn port(port: &PortStatus, style: Style) -> String {
+fn tables(port: &PortStatus, style: Style) -> String {
     let mut lines = vec![style.bold(&port.name), format!("{INDENT}{}", about(port))];
     lines.extend(guest(&port.host).iter().map(|line| format!("{INDENT}{line}")));
     lines.push(String::new());
     lines.extend(features(&port.features, style));
     lines.push(String::new());
-    lines.extend(queues(&port.queues, style));
+    lines.extend(queues(port, style));
     lines.extend(waits(&port.host, &port.queues));
     lines.extend(memories(&port.queues));
     lines.extend(losses(&port.queues));
@@ -50,6 +49,7 @@ fn about(port: &PortStatus) -> String {
     let (host, wire) = (&port.host, &port.wire);
     let gone = if port.wire_running { "" } else { " (gone)" };
     let mut parts = vec![format!("host: {host}"), format!("wire: {wire}{gone}"), format!("MTU {}", port.mtu)];
+    parts.extend(port.queue_pairs.filter(|&pairs| pairs > 1).map(|pairs| format!("{pairs} queue pairs")));
     let less = port.wire_mtu.filter(|&mtu| mtu < port.mtu);
     parts.extend(less.map(|mtu| format!("but {mtu} on its wire")));
     parts.extend(port.vlan.map(|vid| format!("VLAN {vid} untagged")));
@@ -173,10 +173,14 @@ pub fn waits_text(reason: WaitsFor) -> &'static str {
         WaitsFor::Host => "not supported by the host",
         WaitsFor::Prerequisite => "needs another feature",
         WaitsFor::Negotiation => PENDING,
+        WaitsFor::NoGuest => "no guest",
+        WaitsFor::Declined => "declined by the guest",
     }
 }
 
-fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
+fn queues(port: &PortStatus, style: Style) -> Vec<String> {
+    // A TAP on a switch counts all its queue pairs together.
+    let all = port.queue_pairs.filter(|&pairs| pairs > 1 && port.queues.len() == 1);
     let counters = ["frames_in", "frames_out", "bytes_out", "host_frames", "interrupts", "drop", "fifo", "frame"];
     let names = counters.map(|name| name.replace('_', " "));
     let heading: Vec<&str> = ["queue pair", ""]
@@ -196,12 +200,13 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
         row.push(rate(|rates| rates.interrupts_per_s, 0));
         row
     };
-    let rows = queues.iter().flat_map(|queue| {
+    let rows = port.queues.iter().flat_map(|queue| {
+        let index = all.map_or(queue.index.to_string(), |pairs| format!("all {pairs}"));
         let name = match (&queue.stalled, queue.running) {
-            (Some(port), _) if port.is_empty() => format!("{} (stalled)", queue.index),
-            (Some(port), _) => format!("{} (stalled by {port})", queue.index),
-            (None, true) => queue.index.to_string(),
-            (None, false) => format!("{} (host gone)", queue.index),
+            (Some(port), _) if port.is_empty() => format!("{index} (stalled)"),
+            (Some(port), _) => format!("{index} (stalled by {port})"),
+            (None, true) => index,
+            (None, false) => format!("{index} (host gone)"),
         };
         [row(name, "transmit", &queue.transmit), row(String::new(), "receive", &queue.receive)]
     });
@@ -294,7 +299,12 @@ fn losses_on_wire(lost: &WireLost) -> Vec<String> {
 }
 
 /// Formats a heading and rows; cells are right-aligned from column `figures_from` on.
-fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>, figures_from: usize, style: Style) -> Vec<String> {
+pub fn table(
+    heading: &[&str],
+    rows: impl Iterator<Item = Vec<String>>,
+    figures_from: usize,
+    style: Style,
+) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(heading.iter().copied()).add_rows(rows);
     for (n, column) in table.column_iter_mut().enumerate() {

@@ -58,6 +58,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             self.vrings.iter_mut().for_each(|setup| setup.loaded = None);
         }
         self.features = features;
+        self.declined = self.shown & self.offered() & !features;
         Ok(self.set_every_feature()?)
     }
 

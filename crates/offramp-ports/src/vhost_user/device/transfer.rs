@@ -81,6 +81,7 @@ impl Device {
             return Err(Refused::StateVrings { state: bases.len(), port: self.vrings.len() });
         }
         self.features = features;
+        self.declined = self.offered() & !features;
         self.set_every_feature()?;
         let control_vring = (0..self.vrings.len()).find(|vring| self.is_control(*vring));
         if let Some(control) = &mut self.control {
