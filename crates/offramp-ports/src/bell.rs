@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::time::Duration;
 
-/// An eventfd, readable from a call of `ring` until `clear`.
+/// An eventfd that is readable from a call of `ring` until the next call of `clear`.
 #[derive(Debug)]
 pub(crate) struct Bell {
     event: EventFd,
@@ -84,7 +84,7 @@ mod every_order {
     use offramp_offload::sync::Mutex;
     use std::time::Duration;
 
-    /// The counter of an eventfd and its sleeping thread.
+    /// A model of an eventfd's counter, and of the thread that sleeps until the counter is set.
     #[derive(Debug)]
     pub(super) struct Counter {
         is_ringing: Mutex<bool>,

@@ -1,4 +1,4 @@
-//! The private memory of a queue for its last fetched frame.
+//! The private buffer of a queue, for the frame that the queue last fetched from its host.
 
 use offramp_offload::frame::FrameBuffer;
 

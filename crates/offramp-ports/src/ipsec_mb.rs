@@ -7,8 +7,8 @@
 //!
 //! The library exports its functions once per kind of processor, and stores pointers to the matching functions in its
 //! manager. The manager's layout changes from version to version. Four checks therefore precede the use of ipsec-mb.
-//! The version must be supported, the size of the manager must match, and every function must have the expected name.
-//! For each cipher, one packet encrypted by ipsec-mb must equal the packet encrypted by aws-lc.
+//! The version must be supported, the size of the manager must match, and every exported function must have the
+//! expected name. For each cipher, one packet encrypted by ipsec-mb must equal the packet encrypted by aws-lc.
 
 #[cfg(target_arch = "x86_64")]
 mod aead;

@@ -1,10 +1,10 @@
-//! An existing interface as a host port, through packet sockets (packet(7)). The port receives the interface's received
-//! frames, and transmits frames on the interface. The kernel's vnet header accompanies each frame, so super-frames and
-//! partial checksums pass in both directions.
+//! An existing interface as a host port, through packet sockets (packet(7)). The port receives the frames that arrive
+//! at the interface, and transmits frames on the interface. The kernel's vnet header accompanies each frame, so
+//! super-frames and partial checksums pass in both directions.
 //!
-//! The port does not receive frames that the host itself transmits on the interface. The port changes no setting of the
-//! interface except promiscuous mode. The kernel ends promiscuous mode when the sockets are closed, even if the process
-//! crashes.
+//! The port does not receive frames that this machine itself transmits on the interface. The port changes no setting of
+//! the interface except promiscuous mode. The kernel ends promiscuous mode when the sockets are closed, even if the
+//! process crashes.
 //!
 //! The port stays open when the interface goes down and comes up again. The port closes when the interface is deleted
 //! or moved to another namespace.

@@ -16,8 +16,8 @@ pub use libc::tcp_info as TcpInfo;
 /// against the limit. The kernel rounds the offered window to whole segments.
 ///
 /// Set the limit before connecting, and again after each read. The kernel removes this limit when it grows the receive
-/// buffer. Since Linux 6.5, the kernel also removes the limit when it estimates a segment's ratio of payload to memory,
-/// with the first full segment.
+/// buffer. Since Linux 6.5, the kernel also removes the limit on the first full segment, when it estimates the ratio of
+/// payload to memory.
 ///
 /// # Errors
 /// Returns the error of setsockopt(2).

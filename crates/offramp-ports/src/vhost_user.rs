@@ -103,7 +103,8 @@ impl<'a> VhostUserBuilder<'a> {
         Self { observer, ..self }
     }
 
-    /// Opens the socket and starts the control thread. Frontends get answers as soon as threads poll the queues.
+    /// Opens the socket and starts the control thread. The port answers its frontend only while threads poll the
+    /// queues.
     ///
     /// # Errors
     /// Returns an error if a number is out of range, or the socket cannot be created. After an error, no socket file
@@ -234,7 +235,8 @@ pub struct VhostUser {
 }
 
 impl VhostUser {
-    /// Opens the socket and starts the control thread. Frontends get answers as soon as threads poll the queues.
+    /// Opens the socket and starts the control thread. The port answers its frontend only while threads poll the
+    /// queues.
     ///
     /// # Errors
     /// Returns an error if a number is out of range, or the socket cannot be created. After an error, no socket file
@@ -286,7 +288,7 @@ impl VhostUser {
         self.allowed.store(offloads.bits(), Ordering::Relaxed);
     }
 
-    /// Returns the frontend's current setup.
+    /// Returns the port's current status.
     pub fn status(&self) -> PortStatus {
         lock(&self.status).clone()
     }
@@ -327,7 +329,8 @@ impl VhostUser {
         &self.queue_counters
     }
 
-    /// Returns the values of [`guest_rows`]. The counters of the queues are added up.
+    /// Returns each row of [`guest_rows`] with its value. For a row of the queues, the value is the sum over all
+    /// queues.
     pub fn guest_counts(&self) -> impl Iterator<Item = (&'static Row, u64)> {
         let sum = |(place, row): (usize, _)| {
             let of_queues = self.queue_counters.iter().filter_map(|queue| queue.values().nth(place));

@@ -1,5 +1,6 @@
-//! The requests and reports in the virtio network header before each frame. [`offramp_virtio::net_header`] defines the
-//! fields. This module neither reads nor changes the frame.
+//! Encodes and decodes the virtio network header before each frame: offloads requested by a host, and reports of the
+//! adapter to a host. [`offramp_virtio::net_header`] defines the fields. This module neither reads nor changes the
+//! frame.
 
 use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 

@@ -10,14 +10,14 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Length of a ChaCha20 key, in bytes.
 const CHACHA_KEY_LEN: usize = 32;
-/// Maximum length in bytes of a packet that is copied and then encrypted in one call by AES-GCM. For a longer packet,
-/// three additional calls encrypt the trailer separately. The additional calls cost more than copying a frame of 1,500
-/// bytes, and less than copying a jumbo frame.
+/// Maximum length in bytes of a clear text that [`GcmAead`] copies in front of the trailer, to encrypt both in one
+/// call. A longer clear text is not copied, and the packet needs four calls. The three additional calls cost more than
+/// copying a frame of 1,500 bytes, and less than copying a jumbo frame.
 const GCM_COPIED_LEN_MAX: usize = 2048;
-/// Length of the check packet for every cipher, in bytes: several wide vectors and a part of a vector.
+/// Length in bytes of the packet that checks each cipher: five vectors of 64 bytes, and a part of a vector.
 const CHECK_LEN: usize = 333;
 
-/// The loaded library.
+/// The loaded library ipsec-mb.
 pub(super) struct IpsecMb {
     functions: Functions,
 }
@@ -27,7 +27,7 @@ impl IpsecMb {
         Self { functions }
     }
 
-    /// Compares one packet of every cipher with the result of the library `judge`.
+    /// Checks every cipher with one packet: the results must equal those of the library `judge`.
     pub(super) fn check_against(&self, judge: &dyn CipherLibrary) -> Result<(), Unavailable> {
         let algorithms = [
             (AeadAlgorithm::AesGcm(AesKey::Bits128), 16, "AES-128-GCM"),
@@ -132,8 +132,9 @@ impl GcmAead {
         let nonce = in_one(nonce.to_bits());
         // Wipe the context, which holds a value derived from key and nonce.
         let mut context = Zeroizing::<GcmContext>::default();
-        // SAFETY: the caller guarantees `from`, `to` and `aad`. The same library expanded the key for this length. The
-        // context has the library's layout, the nonce has at least twelve bytes, and the tag has `TAG_LEN` bytes.
+        // SAFETY: the caller guarantees `from`, `to` and `aad`. The same library expanded `self.key`, for the key
+        // length of `run`. The context has the library's layout, the nonce has at least twelve bytes, and the tag has
+        // `TAG_LEN` bytes.
         unsafe {
             run(
                 &raw const self.key,
@@ -200,9 +201,9 @@ impl Aead for GcmAead {
         let (functions, key) = (&self.functions, &raw const self.key);
         let mut context = Zeroizing::<GcmContext>::default();
         let at = &raw mut *context;
-        // SAFETY: the same library expanded the key for this length. The context has the library's layout, and nonce
-        // and additional data have the given lengths. Each part has the length of its target and does not overlap the
-        // target. The tag has `TAG_LEN` bytes.
+        // SAFETY: the same library expanded the key, for the key length of these functions. The context has the
+        // library's layout, and nonce and additional data have the given lengths. Each part has the length of its
+        // target and does not overlap the target. The tag has `TAG_LEN` bytes.
         unsafe {
             (functions.init)(key, at, (&raw const nonce).cast(), (&raw const bytes).cast(), aad.len() as u64);
             (functions.encrypt_update)(key, at, body.as_mut_ptr(), clear.as_ptr(), clear.len() as u64);

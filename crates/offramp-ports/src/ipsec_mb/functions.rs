@@ -1,18 +1,18 @@
-//! Loading of the library's functions. Prototypes, structures and sizes follow the documented interface of version 1.3
-//! (`intel-ipsec-mb.h`).
+//! Loads the library ipsec-mb and its functions. Prototypes, structures and sizes follow the documented interface of
+//! version 1.3 (`intel-ipsec-mb.h`).
 
 use super::{FILE_NAME, Unavailable};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::transmute_copy;
 use std::ptr::{self, NonNull};
 
-/// The supported version: major and minor number.
+/// The supported version of ipsec-mb: the major number in the upper byte, the minor number in the lower byte.
 const VERSION: u32 = 0x0103;
 /// Result of `imb_get_mb_mgr_size` in this version: the size in bytes of the manager and its job queues.
 const MANAGER_LEN: usize = 200_744;
-/// The offsets of the function pointers in the manager, in bytes.
+/// The offsets of the function pointers in the manager, in bytes. An offset `GCM_…` is that of the first of three
+/// pointers, for keys of 128, 192 and 256 bits.
 mod at {
-    /// Offset of the first of three functions, for keys of 128, 192 and 256 bits.
     pub(super) const GCM_ENCRYPT: usize = 256;
     pub(super) const GCM_DECRYPT: usize = 280;
     pub(super) const GCM_INIT: usize = 304;
@@ -112,7 +112,7 @@ impl Functions {
     }
 }
 
-/// The library, never unloaded.
+/// The handle of the loaded library, which is never unloaded.
 struct Library(NonNull<c_void>);
 
 impl Library {
@@ -196,7 +196,8 @@ impl Manager {
         // Flags of 0 disable no instruction set.
         let start = NonNull::new(allocate(0));
         let manager = Self { start: start.ok_or_else(|| Unavailable::Layout("no memory".to_owned()))?, free };
-        // SAFETY: the library just allocated the manager. The pointer for the kind of processor can be null.
+        // SAFETY: the library just allocated the manager. The second argument, in which the library returns the kind of
+        // processor, can be null.
         unsafe { init(manager.start.as_ptr(), ptr::null_mut()) };
         // SAFETY: the library has initialized the manager.
         match unsafe { get_error(manager.start.as_ptr()) } {
@@ -205,8 +206,8 @@ impl Manager {
         }
     }
 
-    /// Returns the function at this offset and its name. The function must lie in the library. The name is empty if the
-    /// function is not exported.
+    /// Returns the function whose pointer is at offset `at` of the manager, and the function's name. The function must
+    /// lie in the library. The name is empty if the function is not exported.
     fn function(&self, at: usize, expected: &str) -> Result<(NonNull<c_void>, String), Unavailable> {
         // SAFETY: the manager has `MANAGER_LEN` bytes, and `at` is the aligned offset of a pointer in the manager.
         let found = unsafe { self.start.as_ptr().byte_add(at).cast::<*mut c_void>().read() };
@@ -225,7 +226,8 @@ impl Manager {
         Ok((found, name))
     }
 
-    /// Returns the function at this offset if its name starts with `expected`.
+    /// Returns the function whose pointer is at offset `at` of the manager, if the function's name starts with
+    /// `expected`.
     fn exported<F>(&self, at: usize, expected: &str) -> Result<F, Unavailable> {
         let (found, name) = self.function(at, expected)?;
         if !name.starts_with(expected) {

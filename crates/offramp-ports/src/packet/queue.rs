@@ -28,7 +28,7 @@ pub struct PacketQueue {
     /// Offset in bytes of a received frame in `frame`. The bytes before a received frame have room for a VLAN tag.
     receive_at: usize,
     frame_len_max: usize,
-    /// The tunnelled super-frame being segmented. `None` before the first tunnelled super-frame.
+    /// The last tunnelled super-frame and its remaining segments. `None` before the first tunnelled super-frame.
     tunnel: Option<Box<Tunnelled>>,
     /// The checksum state reported by the interface for the last received frame.
     checksum: ChecksumState,
@@ -101,8 +101,8 @@ impl PacketQueue {
     ///
     /// * The kernel marks a tunnelled super-frame as plain TCP or UDP. The adapter gets the first segment in place of
     ///   the super-frame.
-    /// * A super-frame coalesced as a list (`rx-gro-list`) has the checksum of its first segment. The vnet header
-    ///   requests no checksum if the sender completed that checksum.
+    /// * In a super-frame that the kernel coalesced as a list (`rx-gro-list`), the checksum field still covers only the
+    ///   first segment. If the sender completed this checksum, the vnet header does not request a new checksum.
     fn correct(&mut self, place: Range<usize>, request: TxMeta) -> Result<(), PortError> {
         let refused = PortError::Lost(Loss::Unsupported);
         let mut frame = self.frame.frame();
@@ -188,8 +188,8 @@ impl HostPort for PacketQueue {
                     return self.accept(&header, &received).map(|()| true);
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
-                // `EINVAL` is the only error with which the kernel frees the frame: a vnet header cannot express the
-                // frame's offload (`virtio_net_hdr_from_skb`).
+                // `EINVAL` is the only error that loses a frame: the kernel frees a frame with an offload that a vnet
+                // header cannot express (`virtio_net_hdr_from_skb`).
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Err(PortError::Lost(Loss::Unsupported)),
                 Err(e) => match self.error(e.raw_os_error().unwrap_or(libc::EIO)) {
                     PortError::Full | PortError::Refused(libc::ENETDOWN) => return Ok(false),

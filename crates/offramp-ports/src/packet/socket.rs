@@ -11,7 +11,7 @@ use crate::vnet_hdr::HEADER_LEN;
 const SHORT_HEADER_LEN: usize = 10;
 /// First Linux version that supports USO in a vnet header (`VIRTIO_NET_HDR_GSO_UDP_L4`).
 const USO_SINCE: (u32, u32) = (6, 2);
-/// Number of the lowest bit of the group's type and flags in the value of `PACKET_FANOUT`.
+/// The fanout group's type and flags start at this bit of the value of `PACKET_FANOUT`.
 const FANOUT_TYPE_SHIFT: u32 = 16;
 /// Size of the buffer for control messages, in bytes. The kernel returns one `struct tpacket_auxdata` per frame.
 const CONTROL_LEN: usize = 64;
@@ -44,7 +44,8 @@ pub(super) fn set_short_header(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(SHORT_HEADER_LEN)
 }
 
-/// Requests the VLAN tags removed by the kernel, and excludes frames transmitted by the host.
+/// Makes the kernel report the VLAN tags that it removes, and exclude frames transmitted by this machine. With
+/// `qdisc_bypass`, the socket's own frames bypass the queueing discipline.
 pub(super) fn set_options(fd: BorrowedFd<'_>, qdisc_bypass: bool) -> io::Result<()> {
     set_int(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
     if qdisc_bypass {
@@ -77,8 +78,7 @@ pub(super) fn keep_out(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Replaces the filter of [`keep_out`] by a filter that accepts frames to `destination`. Each frame is truncated to
-/// `len` bytes plus the number of its receive queue, counted from 1. The queue number is 0 if the driver records no
-/// queue.
+/// `len` bytes plus the number of its receive queue, counted from 1, or plus 0 if the driver records no queue.
 pub(super) fn let_in_by_queue(fd: BorrowedFd<'_>, destination: [u8; 6], len: u32) -> io::Result<()> {
     /// Index of the last instruction, to which failing comparisons jump.
     const REFUSE: u8 = 7;
@@ -212,7 +212,7 @@ pub(super) struct Received {
     pub(super) len: usize,
     /// True if the buffer was too short for the frame.
     pub(super) is_cut_off: bool,
-    /// True if the host itself sent the frame.
+    /// True if this machine itself sent the frame.
     pub(super) is_outgoing: bool,
     /// The VLAN tag removed by the kernel: protocol identifier and control information, in the frame's byte order.
     pub(super) tag: Option<[u8; 4]>,

@@ -1,4 +1,4 @@
-//! Processors: allowed processors of a thread, pinning, priority, and used processor time.
+//! The processors on which a thread may run, its scheduling priority, and the processor time that it has used.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! UDP datagrams sent on an interface without address, route or neighbour. Linux sends to a multicast group on the
-//! interface to which the socket is bound. A transparent socket can use any source address.
+//! Sends UDP datagrams on an interface that has no address, route or neighbour. Linux sends a datagram for a multicast
+//! group on the interface to which the socket is bound. A transparent socket can use any source address.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -42,7 +42,8 @@ pub fn send_to_group(
         setsockopt(&fd, sockopt::UdpGsoSegment, &size.into())?;
     }
     bind(fd.as_raw_fd(), &SockaddrStorage::from(from))?;
-    // If the machine has no address, bind(2) does not fix the source address.
+    // If the machine has no address, bind(2) does not fix the source address. The message therefore carries the source
+    // address.
     let packet_info = match from {
         SocketAddr::V4(v4) => Some(libc::in_pktinfo {
             ipi_ifindex: 0,

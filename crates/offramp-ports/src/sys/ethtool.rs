@@ -32,8 +32,8 @@ const FEATURE_NAMES: u32 = 4;
 const STRING_LEN: usize = 32;
 /// Length of `struct ethtool_drvinfo`, in 32-bit words.
 const DRIVER_WORDS: usize = 196 / 4;
-/// Length of `struct ethtool_coalesce` in 32-bit words, and the indexes of its fields for time, frames and adaptive
-/// coalescing.
+/// Length of `struct ethtool_coalesce` in 32-bit words, and the indexes of its fields `rx_coalesce_usecs`,
+/// `rx_max_coalesced_frames`, `tx_max_coalesced_frames` and `use_adaptive_rx_coalesce`.
 const COALESCE_WORDS: usize = 23;
 const RX_USECS: usize = 1;
 const RX_FRAMES: usize = 2;
@@ -246,7 +246,7 @@ pub fn rx_hash(name: &str) -> Result<RxHash, SysError> {
     read().map_err(|e| SysError::new(format!("reading the hash of received frames of interface \"{name}\""), e))
 }
 
-/// Returns the hashed header fields: [`HASHED_ADDRESSES`] and other bits `RXH_…`.
+/// Returns the header fields that are hashed in packets of this kind: [`HASHED_ADDRESSES`] and other bits `RXH_…`.
 ///
 /// # Errors
 /// Returns an error if there is no such interface, or its driver does not report the value.

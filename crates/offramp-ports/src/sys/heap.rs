@@ -1,4 +1,4 @@
-//! Allocation of large blocks in the C library.
+//! Sets how the C library allocates large blocks.
 
 /// Length in bytes of the smallest block that gets a separate mapping.
 #[cfg(target_env = "gnu")]

@@ -13,11 +13,11 @@ use super::{NetNs, SysError, link};
 
 /// Number of bits in one group of a processor mask in sysfs.
 const MASK_GROUP_BITS: usize = 32;
-/// An absent file system type or absent mount data.
+/// The argument of mount(2) for no source, no file system type or no data.
 const NONE: Option<&str> = None;
 
-/// Steers the kernel's receive work for the interface's queues to `cpus`. If `cpus` is empty, the work runs on the
-/// processor that delivers the frame.
+/// Makes the kernel process frames received on any queue of the interface on the processors `cpus`. If `cpus` is empty,
+/// the kernel processes a frame on the processor that received it.
 ///
 /// # Errors
 /// Returns an error if there is no such interface, or the kernel refuses. The kernel always refuses inside a user

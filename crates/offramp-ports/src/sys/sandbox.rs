@@ -49,7 +49,7 @@ pub enum ThreadKind {
     Data,
     /// Exchanges messages with the frontend of one vhost-user port.
     Port,
-    /// Reserves sequence numbers of keys in open files.
+    /// Reserves ESP sequence numbers of keys, by writes to files that are already open.
     Keys,
 }
 
@@ -238,7 +238,8 @@ const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_writev),
     without_execution(libc::SYS_mmap),
     without_execution(libc::SYS_mprotect),
-    // A signal to the process can arrive in any thread. The signal handler writes to the pipe of the first thread.
+    // A signal handler can run in any thread. The handler wakes the first thread through a socket pair, with `sendto`
+    // but without a destination address.
     bits(libc::SYS_sendto, 4, u64::MAX, 0),
     // A thread installs the filter of its kind, names itself or a mapping, and sets the precision of its timers.
     any(libc::SYS_seccomp),
@@ -250,8 +251,8 @@ const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_poll),
 ];
 
-/// Calls for TAPs and packet sockets, and for ring changes between two frames: kicks, calls, and closing the
-/// descriptors of kicks and calls.
+/// System calls for TAPs and packet sockets, and for the eventfds of a guest's rings: to read kicks, to interrupt the
+/// guest, and to close an eventfd that the frontend has replaced.
 const DATA: &[Call] = &[
     any(libc::SYS_getsockname),
     any(libc::SYS_io_cancel),
@@ -263,8 +264,8 @@ const DATA: &[Call] = &[
     any(libc::SYS_sendmsg),
 ];
 
-/// Calls for a frontend's messages, memory, descriptors and eventfds, and for the threads that forward calls through a
-/// pipe.
+/// System calls for a frontend's messages, memory, descriptors and eventfds, and for the threads that interrupt a guest
+/// through a pipe.
 const PORT: &[Call] = &[
     any(libc::SYS_accept4),
     any(libc::SYS_bind),
@@ -323,8 +324,8 @@ const TUNSETCARRIER: u64 = 0x4004_54e2;
 /// `_IOW('T', 208, unsigned int)` in Linux `include/uapi/linux/if_tun.h`.
 const TUNSETOFFLOAD: u64 = 0x4004_54d0;
 
-/// Calls for storing the state of keys in open files. The thread that installs an association reserves the first
-/// sequence numbers.
+/// Calls that store the reserved sequence numbers of keys, in files that are already open. A thread that installs an
+/// association also needs these calls, to reserve the first sequence numbers.
 const KEYS: &[Call] = &[
     any(libc::SYS_fstat),
     any(libc::SYS_fsync),
@@ -341,7 +342,7 @@ const STARTING_THREADS: &[Call] =
 
 const CONTROL: &[Call] = &[any(libc::SYS_accept4)];
 
-/// Calls for the service manager's socket and for the files of sockets.
+/// Calls that notify the service manager through its socket, and that remove the files of sockets.
 const MAIN: &[Call] = &[
     any(libc::SYS_connect),
     any(libc::SYS_io_destroy),
@@ -435,7 +436,7 @@ fn allowed(kind: ThreadKind) -> Vec<Call> {
         ThreadKind::Client => &[EVERY_THREAD, CLIENT, KEYS],
         ThreadKind::Keys => &[EVERY_THREAD, KEYS],
         ThreadKind::Data => &[EVERY_THREAD, DATA],
-        // A thread that forwards calls through a pipe inherits this filter.
+        // A thread that interrupts a guest through a pipe inherits this filter.
         ThreadKind::Port => &[EVERY_THREAD, PORT, STARTING_THREADS],
     };
     let end_of_this = process_ends_itself();

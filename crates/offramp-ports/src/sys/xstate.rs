@@ -25,8 +25,8 @@ pub fn len() -> usize {
     return 0;
 }
 
-/// Makes the kernel fail a command's request for the extended state of a traced process. A program without the extended
-/// state saves and restores only the baseline x86-64 state (FXSAVE).
+/// Makes every request of `command` for the extended state of a traced process fail (`EINVAL`). A tracer that cannot
+/// read the extended state saves and restores only the baseline x86-64 state (FXSAVE).
 pub fn hide(command: &mut Command) {
     let load = |at: u32| (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
     // Skips `skipped` instructions unless the loaded value equals `value`.

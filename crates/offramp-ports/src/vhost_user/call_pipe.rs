@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// The bytes of one call in a pipe.
+/// The bytes that signal one call: the number 1, as for an eventfd.
 const CALL: [u8; 8] = 1u64.to_ne_bytes();
 /// The eventfd value that ends the thread. The value exceeds any number of calls that can be signalled between two
 /// reads of the eventfd's counter.
@@ -36,7 +36,7 @@ impl CallPipe {
         Ok(Self(bell))
     }
 
-    /// Returns the eventfd that replaces the pipe.
+    /// Returns the eventfd that the data threads signal in place of the pipe.
     pub(super) fn bell(&self) -> io::Result<OwnedFd> {
         self.0.as_fd().try_clone_to_owned()
     }

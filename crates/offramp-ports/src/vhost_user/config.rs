@@ -52,9 +52,9 @@ pub struct VhostUserConfig {
     pub mtu: Option<u16>,
     /// The offloads that the port can offer initially. [`VhostUser::allow`](super::VhostUser::allow) changes this set.
     pub offloads: Offloads,
-    /// The server of the control queue. Without a control queue, a guest uses one queue pair.
+    /// The process that serves the control queue, if any. Without a control queue, a guest uses one queue pair.
     pub control_queue: ControlQueue,
-    /// The offered features of rings and memory.
+    /// The features of rings and guest memory that the port offers.
     pub rings: RingFeatures,
     /// Maximum size of a ring, in descriptors.
     pub queue_size_max: u16,

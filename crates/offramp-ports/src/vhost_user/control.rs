@@ -3,6 +3,8 @@
 //! The port's control thread serves the control queue, so that a guest that floods this queue delays no other guest. A
 //! command that changes data queues is sent to the mailboxes of these queues. The guest gets the answer, and the status
 //! shows the change, after all data queues have applied the command.
+//!
+//! Numbers such as V75 denote the requirements of the specifications that `docs/vhost-user.md` lists.
 
 use super::config::VhostUserConfig;
 use super::counters::QueueCounters;
@@ -21,7 +23,8 @@ use offramp_virtio::control::{Command, MacAddress, NotificationCoalescing, Recei
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A driver with one of these features supports all queue pairs of the device (virtio 1.3, 5.1.2).
+/// A driver that has negotiated one of these features finds all queue pairs of the device; any other driver finds one
+/// pair (virtio 1.3, 5.1.2).
 const SEVERAL_PAIRS: u64 = MQ | RSS;
 
 /// The settings that a guest made through its control queue.
@@ -360,7 +363,8 @@ impl Control {
                 self.has(MQ).filter(|()| (1..=self.rules.queue_pairs_max).contains(pairs))?;
                 next.with_queue_pairs(*pairs)
             }
-            // The pairs in use include all transmit and receive pairs of the guest.
+            // The number of pairs in use is the larger one of the guest's numbers of transmit pairs and of receive
+            // pairs.
             Command::Rss(config) => {
                 self.has(RSS).filter(|()| (1..=self.rules.queue_pairs_max).contains(&config.max_tx_vq))?;
                 let rss = Rss::spreading(config, self.rules.queue_pairs_max)?;

@@ -149,7 +149,7 @@ pub(super) struct Device {
     config: VhostUserConfig,
     /// Bits of the offloads that the operator currently allows to offer.
     allowed: Arc<AtomicU32>,
-    /// Wakes the control thread when the frontend has removed shared memory.
+    /// Wakes the control thread when the frontend has truncated the file of shared memory in use.
     alarm: Alarm,
     /// Signals the eventfds of the frontend.
     events: Events,
@@ -523,8 +523,9 @@ impl Device {
 }
 
 /// Returns whether a descriptor is the write end of a pipe, or a socket, which User Mode Linux uses in place of a pipe.
-/// Returns false for a socket that leads back into this process, such as the frontend's connection. Returns false for a
-/// readable end of a pipe, because its owner can block the writer.
+/// Returns false for a socket that leads back into this process, such as the frontend's connection. Returns false for
+/// an end of a pipe that can also be read: while this process holds such an end, a write to the full pipe blocks in
+/// place of failing.
 fn is_pipe(fd: &OwnedFd) -> bool {
     let kind = fstat(fd).map_or(SFlag::empty(), |stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
     let is_written = || fcntl(fd, FcntlArg::F_GETFL).is_ok_and(|flags| flags & libc::O_ACCMODE == libc::O_WRONLY);

@@ -31,7 +31,7 @@ pub enum VhostUserError {
         /// The requested number of queue pairs.
         queue_pairs: u16,
     },
-    /// The largest ring is out of range.
+    /// The maximum ring size is out of range.
     #[error("vhost-user \"{}\": rings of {queue_size}; use 1 to {QUEUE_SIZE_MAX}", socket.display())]
     QueueSize {
         /// The port's socket.

@@ -1,4 +1,5 @@
-//! The virtio features offered by a port (virtio 1.3, 5.1.3; vhost-user, "Feature bits"), and their offloads.
+//! The virtio features offered by a port (virtio 1.3, 5.1.3; vhost-user, "Feature bits"), and the offloads that these
+//! features negotiate.
 
 use offramp_offload::caps::{NAMES, Offloads};
 pub use offramp_virtio::features::RingFeatures;
@@ -33,7 +34,7 @@ const COMMANDS: u64 = CTRL_RX
     | VQ_NOTF_COAL
     | DEVICE_STATS
     | GUEST_ANNOUNCE;
-/// The server of the guest's control queue.
+/// The process that serves the guest's control queue, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControlQueue {
     /// The frontend (QEMU, Cloud Hypervisor, DPDK's virtio-user) serves the control queue. The port receives no

@@ -1,4 +1,4 @@
-//! Reception of one message from a frontend.
+//! Receives the messages of a frontend, one after another.
 //!
 //! No function here blocks. While a message is incomplete, the thread serves the port's other events. A message that is
 //! incomplete at its deadline ends the connection. Crate `vhost` reads a message without checking its length. The crate

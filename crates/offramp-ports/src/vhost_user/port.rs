@@ -231,7 +231,7 @@ impl HostPort for VhostPort {
             cost_bytes += queue.take_cost_bytes();
         }
         self.queues[self.fetched_from].charge(cost_bytes);
-        // With one pair, no flow moves, and the pair's ring may have open frames.
+        // With one pair, no flow moves, and the pair's ring may hold frames that are still being coalesced.
         if self.steering.is_some() && self.queues.iter_mut().fold(false, |any, queue| any | queue.take_changed()) {
             self.show_before_change();
         }

@@ -1,8 +1,8 @@
 //! One queue pair of a guest, for one thread. The thread fetches frames from the transmit ring, and delivers frames to
 //! the receive ring.
 //!
-//! A sent frame is copied into private memory before any byte is examined. If the guest changes the original after the
-//! copy, the adapter still sends the checked copy.
+//! A frame sent by the guest is copied into private memory before any byte is examined. If the guest changes the
+//! original after the copy, the adapter still sends the checked copy.
 
 use super::mailbox::Receiver;
 use super::rss::{FrameHash, Rss};
@@ -89,8 +89,8 @@ impl VhostQueue {
         self.state.deliver(meta, frame, hash)
     }
 
-    /// Delivers a frame to a guest with a filter or hashes. Not inlined, to keep the code path of guests without filter
-    /// and hashes short.
+    /// Delivers a frame to a guest with a filter, statistics or hash reports. Not inlined, to keep the code path of all
+    /// other guests short.
     #[inline(never)]
     fn deliver_inspected(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let wants_hash = self.rss().filter(|_| self.state.reports_hashes());
@@ -313,7 +313,7 @@ impl HostIo for VhostQueue {
     }
 
     fn is_unannounced(&self) -> bool {
-        // The guest has already kicked for the remaining chains of a disabled ring.
+        // No kick announces the chains that remain in a disabled ring, because the guest has already kicked for them.
         self.state.transmit.vring.is_unannounced() || self.state.has_discards()
     }
 }

@@ -107,7 +107,8 @@ impl Rss {
         FrameHash { value, hashed }
     }
 
-    /// Returns the pair for a frame with this hash, if the guest steers its flows (V59, V60).
+    /// Returns the pair for a frame with this hash, if the guest steers its flows (requirements V59 and V60 in
+    /// `docs/vhost-user.md`).
     #[inline]
     pub(super) fn pair(&self, hash: FrameHash) -> Option<usize> {
         let Table { pairs, unclassified } = self.table.as_ref()?;
@@ -115,7 +116,8 @@ impl Rss {
         Some(of_hash.copied().unwrap_or(*unclassified).into())
     }
 
-    /// Returns the pair for a frame from another host with `frames` wire frames, if the guest steers its flows.
+    /// Returns the pair for a frame as another host has sent it, if the guest steers its flows. `frames` is the number
+    /// of frames that this frame makes on the wire.
     pub(super) fn pair_of(&self, frame: &Frame<'_>, frames: usize) -> Option<usize> {
         if !self.spreads() {
             return None;

@@ -62,11 +62,11 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const ACCEPT_INTERVAL_MS: u16 = 100;
 /// Interval in milliseconds before a client retries to connect.
 const RECONNECT_INTERVAL_MS: u16 = 100;
-/// Minimum interval between commands of a guest: at most 500 commands/s. The value was chosen after runs of
+/// Minimum mean interval between commands of a guest: at most 500 commands/s. The value was chosen after runs of
 /// `benches/hostile_neighbour.rs`.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(2);
-/// Minimum ratio of the interval between two commands to the processor time of the first command. Commands with large
-/// tables leave seven eighths of a processor to other work. The value was chosen, not measured.
+/// Minimum ratio of the interval between two commands to the processor time of the first command. Even commands with
+/// large tables therefore leave seven eighths of a processor to other work. The value was chosen, not measured.
 const COMMAND_SHARE: u32 = 8;
 /// Maximum burst of commands without a wait. Like [`COMMAND_INTERVAL`], the value was chosen after runs of
 /// `benches/hostile_neighbour.rs`.
@@ -81,12 +81,12 @@ pub(super) struct Session {
     pub stop: Arc<EventFd>,
     /// The reason why a frontend was last refused or disconnected, or why its backend channel ended.
     pub last_refusal: Option<String>,
-    /// Wakes this thread when the frontend has removed shared memory, or must be disconnected.
+    /// Wakes this thread when the frontend has truncated the file of shared memory in use, or must be disconnected.
     pub alarm: Alarm,
     /// The reason for a requested disconnection of the frontend.
     pub ended: Arc<Mutex<Option<String>>>,
     pub link: Arc<Link>,
-    /// The watch on the carrier that sets the link state, if configured.
+    /// The watch on the interface whose carrier sets the link state, if configured.
     pub carrier: Option<CarrierWatch>,
     /// The presence of a frontend.
     pub presence: Arc<Presence>,
@@ -488,8 +488,8 @@ impl Session {
     }
 }
 
-/// Waits until an answer can be sent. Without this wait, a frontend that sends requests but never reads answers would
-/// block the thread in `send`.
+/// Waits up to [`ANSWER_PATIENCE`] until an answer can be sent. The thread sends an answer without waiting, so a full
+/// socket would otherwise end the connection of a frontend that reads its answers late.
 fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
     // A socket is writable only if most of its send buffer is free. The free space exceeds the longest answer.
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];

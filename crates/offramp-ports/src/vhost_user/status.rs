@@ -5,7 +5,7 @@ use super::features;
 use offramp_offload::caps::Offloads;
 use std::ops::Range;
 
-/// The current setup of a port by its frontend.
+/// The current connection of a port, and the settings that its frontend has negotiated and made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortStatus {
     /// True if a frontend is connected.

@@ -1,4 +1,5 @@
-//! Compares random commands with the model. `OFFRAMP_COMMANDS` sets the number of commands.
+//! Executes random control queue commands, and compares the resulting settings with those of the model.
+//! `OFFRAMP_COMMANDS` sets the number of commands.
 
 use super::model::{Model, OF_COMMANDS, OFFLOADS, OTHER, OWN, PAIRS_MAX, u16_at};
 use super::{Control, Planned};

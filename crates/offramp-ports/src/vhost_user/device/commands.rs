@@ -1,4 +1,4 @@
-//! The handling of the guest's commands, and the resulting changes to its data rings.
+//! Executes the commands of the guest's control queue, and applies the resulting settings to the guest's data rings.
 
 use super::{Device, Refused};
 use crate::vhost_user::control::{Control, ControlStatus, Planned, RingSettings, Settings};
@@ -45,7 +45,8 @@ impl Device {
         fields.map_or(vec![control::ERR], |fields| [&[control::OK][..], &fields].concat())
     }
 
-    /// Returns statistics of queues: as many whole replies as fit into `room` bytes (V86).
+    /// Returns statistics of queues: as many whole replies as fit into `room` bytes (requirement V86 in
+    /// `docs/vhost-user.md`).
     fn statistics(&self, of: &[StatisticsOf], room: usize) -> Option<Vec<u8>> {
         let of_control = self.control.as_ref()?.statistics();
         let pair_of = |vq_index: u16| Side::of(vq_index.into()).1;

@@ -169,9 +169,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         offered.set(Feature::LOG_SHMFD, self.offered() & LOG_ALL != 0);
         let is_served = self.control.is_some();
         offered.set(Feature::MQ, self.queues.len() > 1 || is_served);
-        // A frontend that assigns the guest's address itself (QEMU) refuses a backend with a configuration. A frontend
-        // that assigns the address itself learns the MTU by other means. The backend channel carries only configuration
-        // changes.
+        // A frontend that assigns the guest's address itself (QEMU) refuses a backend that offers `CONFIG`, and learns
+        // the MTU by other means. Without `CONFIG`, the backend channel has no use, because it carries only reports of
+        // configuration changes.
         let of_config = Feature::CONFIG | Feature::BACKEND_REQ | Feature::BACKEND_SEND_FD;
         offered.set(of_config, self.config.mac.is_some() || is_served);
         Ok(offered)

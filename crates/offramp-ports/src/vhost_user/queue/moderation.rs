@@ -1,4 +1,4 @@
-//! The moderation of notifications for used chains: at once, or deferred.
+//! Decides when a guest is notified of used chains: at once, or later.
 //!
 //! Used chains are published at once; only the notification is deferred. When chains are published, the driver's fields
 //! in the ring decide whether the driver needs a notification (virtio 1.3, 2.7.7.2 and 2.8.14). A driver that is
@@ -93,7 +93,7 @@ impl CallModeration {
         self.moderator.measures_next()
     }
 
-    /// Records the measured cost of a notification on this thread, `cost_ns`.
+    /// Records `cost_ns`, the measured time that a notification took on this thread.
     pub(super) fn costed(&mut self, cost_ns: u64) {
         self.moderator.costed(GUEST_COST_NS.saturating_add(cost_ns));
     }
@@ -133,7 +133,7 @@ impl CallModeration {
         self.forget_deferred();
     }
 
-    /// Reports the chains published since the last call to the moderator, and returns their tally.
+    /// Reports to the moderator the chains published since the last call of this function, and returns their tally.
     pub(super) fn note(&mut self, now_ns: u64) -> Tally {
         let (unwanted, wanted) = (std::mem::take(&mut self.unwanted), std::mem::take(&mut self.wanted));
         if unwanted.frames > 0 {

@@ -1,4 +1,4 @@
-//! The receive ring of a guest.
+//! Writes received frames into the receive ring of a guest.
 
 use super::state::QueueState;
 use super::vring::{RECEIVE_GUARD_PART, RingState};
@@ -54,7 +54,7 @@ impl QueueState {
         Ok(())
     }
 
-    /// Checks a frame against the guest's filter.
+    /// Returns an error if the ring is not enabled, or the guest's filter rejects the frame.
     #[inline]
     fn admit(&self, frame: &[u8]) -> Result<(), PortError> {
         if !self.receive.state.is_enabled() {
@@ -77,8 +77,8 @@ impl QueueState {
         }
     }
 
-    /// Returns whether open frames should be completed, because open frames occupy the guest's buffers. The result is
-    /// true when half of the ring is unpublished.
+    /// Returns whether the frames that are being coalesced in the guest's buffers should be completed now, because they
+    /// occupy these buffers. The result is true when half of the ring is unpublished.
     #[inline]
     pub(super) fn wants_commit(&self) -> bool {
         let vring = &self.receive.vring;
@@ -124,7 +124,7 @@ impl QueueState {
         Appended::Bad
     }
 
-    /// Completes an open frame in the guest's buffers.
+    /// Completes a frame that was coalesced in the guest's buffers.
     pub(super) fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
         let log = self.log.as_deref();
         let is_whole = self.receive.vring.commit(slot, self.header_len, rx_header(meta), head, log);

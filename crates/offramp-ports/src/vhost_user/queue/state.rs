@@ -236,7 +236,7 @@ impl QueueState {
     }
 
     /// Enables or disables a ring. Received frames are published before a receive ring is disabled, because no frame
-    /// must arrive after the answer that confirms the change (V57).
+    /// must arrive after the answer that confirms the change (requirement V57 in `docs/vhost-user.md`).
     pub(crate) fn set_enabled(&mut self, side: Side, is_enabled: bool) {
         if side == Side::Receive && !is_enabled {
             self.publish_receive();

@@ -23,7 +23,7 @@ impl Amount {
     }
 }
 
-/// The received and sent frames of a queue pair since its guest negotiated `DEVICE_STATS`.
+/// Counters of the frames received and sent by a queue pair since its guest negotiated `DEVICE_STATS`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Statistics {
     received: Amount,
@@ -69,8 +69,9 @@ impl Statistics {
         }
     }
 
-    /// Counts a frame lost to the port's rate limit as `frames` packets, its number of frames on the wire, like the
-    /// port's own counter. A super-frame lost for lack of buffers counts as one packet.
+    /// Counts a frame that was discarded by the port's rate limit. The frame counts as `frames` packets, the number of
+    /// frames that it makes on the wire, as in the port's own counter. A super-frame lost for lack of buffers counts as
+    /// one packet.
     pub(super) fn lost_to_limit(&mut self, frames: u64, bytes: u64) {
         self.rx_drops += frames;
         self.rx_over_limit.add(frames, bytes);

@@ -1,4 +1,4 @@
-//! The transmit ring of a guest.
+//! Reads frames from the transmit ring of a guest.
 
 use super::state::{QueueState, Reads};
 use super::vring::RingState;
