@@ -34,7 +34,8 @@ const BATCH_BYTES: usize = 128 * 1024;
 const BATCHES: usize = 8;
 /// Alignment of frames in a batch, bytes: a cache line.
 const FRAME_ALIGN: usize = 64;
-/// Maximum number of frames in a batch that is appended to the last waiting batch, to save a buffer.
+/// A flushed batch with at most this number of frames is copied into the last waiting batch if it fits, to save a
+/// buffer.
 const APPENDED_FRAMES_MAX: usize = 4;
 const NANOSECONDS: u128 = 1_000_000_000;
 
@@ -172,7 +173,8 @@ impl Sleeper {
 
     fn register(&self, waker: &Waker) {
         *self.waker.lock() = Some(waker.clone());
-        // A swap costs the same as a store and also reads the flag, so no wake-up is lost.
+        // A swap costs the same as a store and also reads the flag: if `wake` ran before, this thread sees the frames
+        // or the room of which `wake` informs, when it polls once more. So no wake-up is lost.
         self.is_waiting.swap(true, Ordering::SeqCst);
     }
 

@@ -25,9 +25,10 @@ pub struct AdapterConfig {
     pub transmit_batch_bytes: usize,
     /// Number of frames in one receive batch: the frames fetched from the wire before the host is served again.
     pub receive_batch_frames: usize,
-    /// Interrupt moderation of each queue for received frames. If handing over a frame interrupts the host, frames wait
-    /// on the wire and are handed over together. For other hosts, frames are handed over at once and only the interrupt
-    /// waits ([`Interrupts`](crate::port::Interrupts)). Changeable while the adapter runs.
+    /// Interrupt moderation of each queue for received frames. If the delivery of a frame interrupts the host (a TAP),
+    /// arrived frames stay in the queue of the wire port until the adapter delivers them together. For other hosts,
+    /// frames are delivered at once and only the interrupt waits ([`Interrupts`](crate::port::Interrupts)). Changeable
+    /// while the adapter runs.
     pub moderation: ModerationConfig,
     /// Settings for coalescing received frames.
     pub coalesce: CoalesceConfig,

@@ -1,10 +1,10 @@
-//! A host port that a thread can sleep on.
+//! A host port with descriptors that wake a sleeping thread.
 
 use crate::pair::QueuePair;
 use crate::port::{HostPort, PortError, WirePort};
 use std::os::fd::BorrowedFd;
 
-/// A host port that a worker can sleep on.
+/// A host port with descriptors that wake a sleeping worker.
 #[auto_impl::auto_impl(Box)]
 pub trait HostIo: HostPort {
     /// Asks the host to make a descriptor readable when the host has a frame or other work. A frame already waiting
@@ -19,14 +19,14 @@ pub trait HostIo: HostPort {
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>));
 
     /// Returns whether the host may have work that makes no descriptor readable. While the method returns `true`, the
-    /// worker polls the host continuously.
+    /// worker sleeps only for a short interval and then polls the host again.
     fn is_unannounced(&self) -> bool {
         false
     }
 
     /// Moves a batch of frames in each direction of a queue pair with this host, as [`QueuePair::poll_timed`] does.
-    /// Returns whether any frame moved. A wrapper of a host that has no work in this batch polls the wrapped host
-    /// directly.
+    /// Returns whether any frame moved. A wrapper of a host overrides this method: it polls the wrapped host directly
+    /// if the wrapper has no work in this batch.
     ///
     /// # Errors
     /// Returns [`PortError::Closed`] if the host is gone.

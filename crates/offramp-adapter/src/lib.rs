@@ -3,7 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`port`] | the host's side and the wire's side of an adapter (two traits), and the life of a port |
-//! | [`host_io`] | a host port that a thread can sleep on |
+//! | [`host_io`] | a host port with descriptors that wake a sleeping thread |
 //! | [`port_security`] | the source addresses that a port's host may use |
 //! | [`vlan`] | the VLANs of a port, and the tags that the port inserts and removes |
 //! | [`pipeline`] | the stages of a frame's path, the same for a pair and a switch: source, route, sink |
@@ -11,7 +11,7 @@
 //! | [`switch`] | a learning switch among host ports, and a link between two host ports |
 //! | [`cable`] | a link between two adapters, with a rate, a delay and a bounded queue |
 //! | [`moderation`] | interrupt moderation for received frames and transmit completions |
-//! | [`ipsec`] | security associations and policy: sealing for the wire and opening for the host |
+//! | [`ipsec`] | ESP security associations and policy: frames are sealed for the wire and opened for the host |
 //! | [`steering`] | the choice of the guest's queue pair for a received frame |
 //! | [`stats`] | counters per queue, with a reason for every lost frame |
 //! | [`config`] | every size, limit and default |

@@ -3,7 +3,7 @@
 //! | direction | a frame over the limit |
 //! |---|---|
 //! | transmit | stays in the host |
-//! | receive, cable | stays on the wire |
+//! | receive, cable | stays in the cable's queue |
 //! | receive, switch | waits in a queue; lost if it is full ([`Loss::RateLimit`](crate::stats::Loss::RateLimit)) |
 //!
 //! A frame passes while the bucket holds at least one token. If the frame costs more tokens than the bucket holds,
@@ -33,13 +33,13 @@ pub const BURST_FRAMES: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Number of parts in a token. At a rate of one token per second, one part arrives in each nanosecond.
 const PARTS_PER_TOKEN: i128 = 1_000_000_000;
 const BITS_PER_BYTE: u64 = 8;
-/// Default depth of a bucket, the tokens of 5 ms, as a divisor of a second. The traffic of one second exceeds the rate
-/// by at most 0.5 %, and a thread that runs late still reaches the rate.
+/// Divisor of a second. The tokens of this part of a second, 5 ms, are the default depth of a bucket. The traffic of
+/// one second exceeds the rate by at most 0.5 %, and a thread that runs up to 5 ms late still reaches the rate.
 const BURST_PART_OF_SECOND: u64 = 200;
 /// Divisor of a second. The tokens of this part of a second, 1 ms, are divided among a port's queues, and a queue takes
 /// its share at once. So the queues rarely lock the bucket.
 const GRANT_PART_OF_SECOND: u64 = 1000;
-/// Maximum time for which a queued frame of a switch port waits for tokens, 50 ms, as a divisor of a second.
+/// Divisor of a second. A queued frame of a switch port waits at most this part of a second, 50 ms, for tokens.
 const QUEUE_PART_OF_SECOND: u64 = 20;
 /// Number of bit tokens, or of frame tokens, that a queue gets if the bits, or the frames, are unlimited.
 const UNLIMITED: i64 = i64::MAX / 2;
@@ -277,7 +277,7 @@ impl Meter {
         }
     }
 
-    /// Charges the queue for a frame that the host's port could not express, as [`Meter::spend`] does.
+    /// Charges the queue for a frame that the host port refused, and whose length is unknown, as [`Meter::spend`] does.
     pub(crate) fn spend_refused(&mut self) {
         self.spend(1, REFUSED_FRAME_BYTES);
     }

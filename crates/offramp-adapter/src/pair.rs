@@ -61,7 +61,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     }
 
     /// Polls as [`QueuePair::poll_timed`] does, with the port that `within` returns as the host. A caller uses this
-    /// method to bypass a wrapper of the host that has no work in this batch.
+    /// method to poll a wrapped host directly if the wrapper has no work in this batch.
     ///
     /// # Errors
     /// Returns [`PortError::Closed`] if the host is gone.

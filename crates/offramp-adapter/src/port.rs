@@ -21,7 +21,7 @@
 //!         port.rx_commit(slot, meta, head)?       headers last; then as rx_deliver
 //!         port.rx_wants_commit()                  the host waits for its buffers: commit all of them
 //!     port.rx_flush(now_ns)                       the host sees everything, at the latest now
-//!     port.interrupts(n)?.send_due(now_ns)        where interrupts are apart from handing over
+//!     port.interrupts(n)?.send_due(now_ns)        where interrupts are separate from delivery
 //!     nothing moved: arm, poll once more, sleep, disarm
 //! ```
 
@@ -95,8 +95,9 @@ pub trait Interrupts {
     /// Returns the number of interrupts sent since the last call, including interrupts that were not deferred.
     fn send_due(&mut self, now_ns: u64) -> InterruptCounts;
 
-    /// Returns one wait per call, nanoseconds: the time for which the oldest received frame waited for a deferred
-    /// interrupt. Only interrupts sent since the last call are included. Returns `None` after all waits were returned.
+    /// Returns and forgets one wait, in nanoseconds: the time for which the oldest received frame waited for a deferred
+    /// interrupt that has been sent. The caller repeats the call until all waits were returned and the result is
+    /// `None`.
     fn take_wait_ns(&mut self) -> Option<u64> {
         None
     }
@@ -159,8 +160,8 @@ pub trait HostPort: InPlace {
     /// frame until the next call.
     ///
     /// # Errors
-    /// Returns [`PortError::Closed`] if the host is gone. Returns [`PortError::Refused`] for a frame that the port
-    /// cannot express; the frame is lost.
+    /// Returns [`PortError::Closed`] if the host is gone. Returns another error for a frame that the port cannot pass
+    /// on, for example because its offload request is invalid; the frame is lost.
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError>;
 
     /// Lends the last fetched frame, with the host's offload requests. Before the first frame, lends an empty frame.
@@ -315,7 +316,7 @@ pub trait WirePort {
     }
 }
 
-/// A wire on which a thread can sleep, and whose sending times are known.
+/// A wire that wakes a sleeping thread, and whose sending times are known.
 pub trait Line: WirePort {
     /// Registers `waker`, which is woken when the other end puts a frame or makes room. The caller must poll once more
     /// before it sleeps.

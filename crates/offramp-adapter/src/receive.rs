@@ -1,5 +1,5 @@
-//! Wire to host: fetches frames from the wire within the batch and the host's receive limit, and delivers the frames to
-//! the host.
+//! Wire to host: fetches frames from the wire, up to the batch size and the host's receive limit, and delivers the
+//! frames to the host.
 
 use crate::pipeline::Progress;
 use crate::pipeline::outlet::Outlet;

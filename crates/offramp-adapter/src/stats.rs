@@ -23,7 +23,8 @@ pub enum Loss {
     Malformed,
     /// The host requested an offload that the frame's bytes do not allow.
     BadRequest,
-    /// The host requested an offload that the port cannot hand over, for example because Linux keeps the frame.
+    /// The port cannot pass the frame's offload to the adapter. For example, a packet socket cannot describe a
+    /// super-frame of UDP fragments, so Linux discards this super-frame.
     Unsupported,
     /// The host refused the frame.
     HostRefused,

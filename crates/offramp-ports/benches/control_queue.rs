@@ -193,7 +193,7 @@ impl Bed {
         let ports = [near, far];
         let samples_ns = Vec::new();
         let mut bed = Self { setting, switch, sender, receiver, place, frames, now_ns, samples_ns, _ports: ports };
-        // After a batch, the port refreshes its guest's receive pairs.
+        // At the end of this first batch, the port learns on which pairs its guest receives.
         bed.batch_ns(1);
         bed
     }

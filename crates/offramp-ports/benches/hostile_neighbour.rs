@@ -19,15 +19,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Number of round trips per state and round, and number of rounds. The states take turns, so that other load on the
-/// machine affects all states equally.
+/// Number of round trips per round for each activity of the neighbour, and number of rounds. The activities take turns,
+/// so that other load on the machine affects all of them equally.
 const TRIPS: usize = 2000;
 const ROUNDS: usize = 15;
-/// Number of commands per state and round, and the pause before each command. The pause is long enough that the limit
-/// on a guest's command rate delays no command.
+/// Number of timed commands per round for each activity of the neighbour, and the pause before each command. The pause
+/// is long enough that the limit on a guest's command rate delays no command.
 const TIMED_COMMANDS: usize = 40;
 const COMMAND_PAUSE: Duration = Duration::from_millis(3);
-/// Time between two states, in which the port finishes the neighbour's pending work.
+/// Time between two activities, in which the port finishes the neighbour's pending work.
 const REST: Duration = Duration::from_millis(30);
 /// Time limit, longer than any round trip takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ const HEADER_LEN: usize = 12;
 /// An address outside every guest's memory.
 const NOWHERE: u64 = 0xdead_0000_0000;
 
-/// States of the neighbour.
+/// The activities of the neighbour.
 const IDLE: u8 = 0;
 const GOOD: u8 = 1;
 const BAD: u8 = 2;
@@ -92,7 +92,7 @@ impl Bed {
         &self.ports[number].0.config().socket
     }
 
-    /// Returns the number of the neighbour's frames, including bad chains.
+    /// Returns the number of frames that the neighbour has sent, including bad chains.
     fn sent_by_neighbour(&self) -> u64 {
         self.ports[2].1.stats().transmit.frames_in.get()
     }

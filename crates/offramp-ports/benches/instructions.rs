@@ -1,5 +1,6 @@
-//! The work per frame, whose instructions callgrind counts. This program itself counts nothing: `cargo run --release -p
-//! xtask -- instructions` runs this program under callgrind, and compares the counts with `instructions.txt`.
+//! Does the work of an adapter per frame, so that callgrind can count the instructions of this work. This program
+//! itself counts nothing: `cargo run --release -p xtask -- instructions` runs this program under callgrind, and
+//! compares the counts with `instructions.txt`.
 
 #[path = "../../offramp-offload/benches/peers/frames.rs"]
 mod frames;
@@ -51,7 +52,7 @@ const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const FRAMES: usize = 32;
 
 fn main() {
-    // Use the portable kernel, so that the counts are the same on every x86-64 processor.
+    // Use the portable checksum routine, so that the counts are the same on every x86-64 processor.
     checksum::use_portable_kernel();
     parse("parse TCP/IPv4, 1448 B", frames::frame(0, SEQUENCE, ID, ACK, &frames::data(MSS)));
     parse("parse TCP/IPv6 with a VLAN tag, 1448 B", tagged_ipv6_frame());
@@ -68,7 +69,7 @@ fn main() {
     }
 }
 
-/// Returns the negotiated features and control-queue settings of a receiver.
+/// Returns the settings of the measured receivers: a name, the negotiated features, and a control-queue command.
 fn settings() -> [(&'static str, u64, Option<Vec<u8>>); 5] {
     const KEY_LEN: usize = 40;
     let key = [&[KEY_LEN as u8][..], &[7; KEY_LEN]].concat();

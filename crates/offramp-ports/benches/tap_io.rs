@@ -196,7 +196,7 @@ impl PacketSocket {
         Ok(Self { fd, to })
     }
 
-    /// Sends `packet`, which has a vnet header of ten bytes, a batch of times.
+    /// Sends `packet` [`BATCH`] times. The packet starts with a vnet header of ten bytes.
     fn fill(&self, packet: &[u8]) -> io::Result<()> {
         for _ in 0..BATCH {
             // SAFETY: sendto(2) reads `packet` and `to` with the given lengths, and both live through the call.

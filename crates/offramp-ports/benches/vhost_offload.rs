@@ -1,6 +1,6 @@
 //! Measures the speed of the offload functions behind a vhost-user port. Super-frames from a guest are segmented for a
 //! wire that discards them, and one TCP flow is coalesced for a guest. The benchmark compares segmentation and
-//! coalescing behind the port with the functions `segment` and `coalesce` alone. The guest is a scripted driver in this
+//! coalescing behind the port with the segmenter and the coalescer alone. The guest is a scripted driver in this
 //! process, and its work is not timed.
 //!
 //! `cargo bench -p offramp-ports --bench vhost_offload`
@@ -138,7 +138,7 @@ impl Bed {
         Self { guest, pair, control, _port: port, socket }
     }
 
-    /// Polls the port until its pending work is done. Returns the required time in nanoseconds.
+    /// Polls the port until the count returned by `done` reaches `target`. Returns the time taken, in nanoseconds.
     fn poll_ns(&mut self, done: impl Fn(&PortControl) -> u64, target: u64) -> f64 {
         let start = Instant::now();
         while done(&self.control) < target {
@@ -148,7 +148,7 @@ impl Bed {
     }
 }
 
-/// A workload with its name, which returns its time per super-frame.
+/// The name of a workload, and a function that does the work and returns the time per super-frame in nanoseconds.
 type Work<'a> = (&'static str, Box<dyn FnMut() -> f64 + 'a>);
 
 /// Takes samples of all workloads in turn, prints their medians, and compares each median with the first workload's

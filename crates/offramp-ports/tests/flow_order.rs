@@ -34,10 +34,11 @@ const FLOWS: usize = 256;
 const MTU: usize = 1500;
 /// Number of frames on the wire in a short run.
 const FRAMES_DEFAULT: u64 = 200_000;
-/// Time between two changes of the settings: 10 kHz.
+/// Time between two changes of the settings, for 10,000 changes a second.
 const CHANGE_EVERY: Duration = Duration::from_micros(100);
 /// Limits on the data in flight in one direction. The limits prevent overflow of the kernel's queues and of a guest's
-/// ring, even if an unprivileged socket receives a super-frame as single frames.
+/// ring, even with the small socket buffer of an unprivileged process, and even if super-frames arrive as single
+/// frames.
 const UNDER_WAY_BYTES_MAX: u64 = 192 * 1024;
 const UNDER_WAY_FRAMES_MAX: u64 = 192;
 /// Number of buffers in a guest's receive ring: one for each frame in flight, and further buffers for a coalesced
@@ -51,7 +52,7 @@ const NUMBER_LEN: usize = 8;
 const SENDS: u64 = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6 | features::HOST_USO;
 const RECEIVES: u64 =
     features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_USO4 | features::GUEST_USO6;
-/// First port number of the flows.
+/// TCP or UDP source port of the first flow, and destination port of all flows.
 const PORT_FIRST: u16 = 20_000;
 /// Period of a stream's payload, in bytes. The period is prime, so that a shift by whole segments is detected.
 const PATTERN_LEN: usize = 65_521;
@@ -229,7 +230,7 @@ impl Sender {
     }
 }
 
-/// The received traffic of one direction.
+/// The progress of each received flow of one direction, in the units of [`Sender`].
 struct Receiver {
     at: Vec<u64>,
 }

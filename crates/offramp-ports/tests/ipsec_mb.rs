@@ -1,4 +1,4 @@
-//! Runs the tests of aws-lc with the loaded library ipsec-mb.
+//! Runs the ESP tests of `offramp-offload`, which use aws-lc there, with the library ipsec-mb.
 
 use offramp_offload::esp::{CipherLibrary, OutboundSa, SaConfig, SecretKey, Suite, aws_lc};
 use offramp_ports::ipsec_mb;

@@ -216,7 +216,8 @@ fn rows_of_ids() -> Vec<Row> {
     ]
 }
 
-/// Returns both packets, and a changed copy of the second packet that cannot be coalesced.
+/// Returns the first two packets, and between them a copy of the second packet, which `change` makes impossible to
+/// coalesce.
 fn with_stray(packets: &[Packet], change: impl Fn(&mut Packet)) -> Vec<Packet> {
     let [first, second] = [0, 1].map(|n: usize| packets[n].clone());
     let mut stray = second.clone();

@@ -70,7 +70,7 @@ impl HostIo for Flood {
     }
 }
 
-/// A task that counts how often a worker polls the task.
+/// A wrapper that counts how often a worker polls the wrapped task.
 struct Counted<T>(T, Arc<AtomicU64>);
 
 impl<T: Task> Task for Counted<T> {

@@ -149,7 +149,7 @@ fn cross(from: &mut PacketQueue, to: &mut PacketQueue, meta: TxMeta, frame: &[u8
     assert!(got == frame, "the bytes differ");
 }
 
-/// The VLAN tags of test frames: no tag, one tag, a service tag, and two tags.
+/// The VLAN tags of test frames: no tag, a customer tag, a service tag, and a customer tag inside a service tag.
 const TAGS: [&[u8]; 4] = [&[], &[0x81, 0, 0x20, 5], &[0x88, 0xa8, 0, 7], &[0x88, 0xa8, 0, 7, 0x81, 0, 0x60, 9]];
 
 #[test]

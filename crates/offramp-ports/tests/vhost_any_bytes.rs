@@ -165,7 +165,7 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
                 bytes[at] = rng.random();
             }
         }
-        // Bind half of the senders to addresses.
+        // A bit of byte 10 decides whether the sender is bound to addresses.
         bytes[10] = rng.random();
         crate::vhost_bytes::vnet_frame(&bytes);
     });
@@ -221,8 +221,8 @@ fn a_bound_host_says_no_other_address_in_reports_of_groups_and_in_neighbour_disc
     assert!(came > sent / 10 && came < sent, "{came} of {sent}");
 }
 
-/// Lengths in bytes of command fields: an address, receive steering with 4 entries and the hash (key of 40 bytes), and
-/// statistics of two queues.
+/// Lengths in bytes of the fields of commands: an address, an RSS configuration with 4 table entries, a hash
+/// configuration, and requests for the statistics of two queues. Both configurations have a key of 40 bytes.
 const MAC_LEN: usize = 6;
 const RSS_LEN: usize = 8 + 2 * 4 + 3 + 40;
 const HASH_LEN: usize = 12 + 1 + 40;
@@ -257,7 +257,8 @@ fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
         ];
         let (number, len) = commands[rng.random_range(0..commands.len())];
         let mut fields: Vec<u8> = (0..len).map(|_| [0, 0, 0, 1, 2, 3][rng.random_range(0..6)]).collect();
-        // Match the length in addition to the command, because two commands can have the same number.
+        // Match the length in addition to the number, because the last entry of `commands` can have the number of
+        // another entry.
         match (number, len) {
             ([4, 1], RSS_LEN) => {
                 fields[..6].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 3, 0]);

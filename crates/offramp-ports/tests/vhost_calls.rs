@@ -1,4 +1,5 @@
-//! Tests of a guest's interrupts: used buffers are visible at once, and moderation delays only the interrupt.
+//! Tests of a guest's interrupts: used buffers are visible at once, and moderation delays only the interrupt. Numbers
+//! such as V82 refer to the table in `docs/vhost-user.md`.
 
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 use offramp_adapter::config::AdapterConfig;
@@ -551,7 +552,7 @@ fn an_event_index_is_not_lost_over_laps_that_pass_while_a_call_waits() {
     }
 }
 
-/// A task that counts how often a worker polls the task.
+/// A wrapper that counts how often a worker polls the wrapped task.
 struct Counted<T>(T, Arc<AtomicU64>);
 
 impl<T: Task> Task for Counted<T> {
@@ -580,7 +581,7 @@ fn open(scratch: &Scratch, name: &str) -> (VhostUser, VhostQueue) {
     (port, queue)
 }
 
-/// Starts one worker for two ports and the cable between them, and counts the worker's polls.
+/// Starts one worker for all `tasks`. Returns the worker, and the number of polls of its tasks.
 fn driven<T: Task + 'static>(tasks: Vec<T>) -> (Worker, Arc<AtomicU64>) {
     let polls = Arc::new(AtomicU64::new(0));
     let tasks = tasks.into_iter().map(|task| Counted(task, Arc::clone(&polls))).collect();

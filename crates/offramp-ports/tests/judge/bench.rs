@@ -1,4 +1,4 @@
-//! The kernel's side: two TAPs on a bridge, in a new namespace.
+//! The kernel's side of a comparison: two TAPs on a bridge, in a new namespace.
 //!
 //! ```text
 //!  write(2) ──▶ input TAP ──▶ bridge ──▶ output TAP ──▶ read(2)

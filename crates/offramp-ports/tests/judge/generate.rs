@@ -26,7 +26,7 @@ const TAG_TYPES: [u16; 2] = [0x8100, 0x88a8];
 const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];
 const VXLAN_PORT: u16 = 4789;
 
-/// One transmission from a host.
+/// A frame sent by a host, with its offload requests.
 pub struct Vector {
     /// Name of the vector's kind.
     pub kind: &'static str,

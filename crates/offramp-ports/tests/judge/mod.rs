@@ -1,4 +1,4 @@
-//! Shared parts of the tests that compare with the kernel.
+//! Shared parts of the tests that compare offramp with the kernel.
 #![allow(dead_code)]
 
 pub mod bench;

@@ -12,7 +12,8 @@ use offramp_ports::vnet_hdr::{HEADER_LEN, decode_rx};
 /// Maximum time that the kernel holds frames, in nanoseconds. The value is far longer than a case, because each case
 /// flushes the frames itself.
 const FLUSH_TIMEOUT_NS: &str = "200000000";
-/// Number of polls of the input with deferred interrupts, too large to be reached.
+/// Value of `napi_defer_hard_irqs`: the number of polls of the input TAP before its interrupts are on again. The value
+/// is too large to be reached.
 const DEFERRED_INTERRUPTS: &str = "1000";
 /// Maximum number of attempts to write all frames of a case within one tick.
 const ATTEMPTS_MAX: usize = 50;

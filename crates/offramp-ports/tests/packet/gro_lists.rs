@@ -1,6 +1,6 @@
-//! Super-frames of `rx-gro-list`, which Linux stores as a list of frames. A super-frame stored as a list has its first
-//! frame's checksum. The vnet header requests no checksum if the sender completed the checksum (Linux 6.18,
-//! `udp4_gro_complete`).
+//! Super-frames of `rx-gro-list`, which Linux stores as a list of frames. The checksum field of such a super-frame
+//! covers only the first frame. If the sender completed this checksum, the vnet header does not request a new checksum
+//! (Linux 6.18, `udp4_gro_complete`).
 
 use super::*;
 use std::net::UdpSocket;

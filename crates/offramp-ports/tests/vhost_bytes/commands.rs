@@ -110,7 +110,7 @@ struct Bench {
     port: VhostUser,
     memory: GuestMemory,
     kick: EventFd,
-    /// One ring for each kind of ring and its options.
+    /// One ring for each combination of format (split, packed) and `EVENT_IDX` (off, on).
     rings: Vec<Virtqueue>,
     offered: u64,
 }

@@ -30,7 +30,7 @@ use offramp_testkit::{Frontend, GuestMemory, RegionSpec};
 const MEMORY_LEN: u64 = 16 * 1024;
 /// Addresses of the two rings: descriptors, driver area, device area.
 const PARTS: [[u64; 3]; 2] = [[0, 0x1000, 0x1400], [0x2000, 0x3000, 0x3400]];
-/// Size of the largest ring whose areas do not overlap.
+/// Number of entries of the largest ring whose areas do not overlap.
 const RING_MAX: u16 = 100;
 /// Number of polls of the device per input.
 const ROUNDS: usize = 4;

@@ -383,7 +383,7 @@ impl SwitchRig {
     }
 }
 
-/// Checks a received frame against the requirements for every device (V22, V24, V25, R9).
+/// Checks a received frame against the requirements for every device (V22, V24, V25 and R9 in `docs/vhost-user.md`).
 #[track_caller]
 pub fn check_received(received: &Received, mergeable: bool, what: &dyn std::fmt::Debug) {
     let chains = &received.chains;
