@@ -1,5 +1,5 @@
 //! Tests of the data path of a vhost-user port: frames from one guest arrive at the other guest, with all kinds of
-//! rings.
+//! rings. Numbers such as V34, and the numbers of attacks, refer to the tables in `docs/vhost-user.md`.
 
 use crate::vhost_common::packet::{Checksum, Packet, pattern};
 use crate::vhost_common::{
@@ -550,7 +550,7 @@ fn a_guest_that_sleeps_and_kicks_only_when_asked_never_stalls() {
             guest.rx(0).fill(16, 1526);
         }
         let frame = frame(&mut rng, 60);
-        // Each kind of ring gets half of the rounds.
+        // A round carries two frames, so each kind of ring carries `ROUNDS` frames.
         for round in 0..ROUNDS / 2 {
             if round % 500 == 0 {
                 // Pause long enough for the worker to fall asleep.
@@ -693,7 +693,7 @@ fn a_received_frame_is_verified_only_as_far_as_it_can_be() {
 
 #[test]
 fn a_frame_longer_than_the_line_is_counted_and_the_next_one_goes() {
-    // Covers V5, V6 and the 31st hostile input.
+    // Covers requirements V5 and V6, and attack 31.
     let mut rng = rng();
     for case in Case::layouts() {
         let rig = Rig::with(&RigConfig::mtu(1500));

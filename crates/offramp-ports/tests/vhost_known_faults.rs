@@ -168,7 +168,7 @@ fn a_frame_to_its_sender_is_not_given_back_to_it() {
     });
 }
 
-/// Segments of a train, and trains of the test below.
+/// Number of TCP segments in a train, and number of trains, in the test below.
 const TRAIN_SEGMENTS: u32 = 10;
 const TRAINS: u32 = 40;
 
@@ -194,7 +194,7 @@ fn an_icmp_answer_to_a_guest_loses_no_frame_that_is_being_coalesced_in_its_buffe
             (packet.seq, packet.id) = (1000 + 1460 * segment, segment as u16);
             a.tx(0).stage(&header, &[&packet.build()]).unwrap();
         }
-        // It fits the MTU, but not after encryption: the port answers the guest.
+        // The datagram fits the MTU, but not after encryption, so the port answers the guest with an ICMP message.
         let mut long = Packet::udp(1472);
         long.fragment = DF;
         (long.source_mac, long.destination_mac) = (long.destination_mac, long.source_mac);
@@ -211,7 +211,7 @@ fn an_icmp_answer_to_a_guest_loses_no_frame_that_is_being_coalesced_in_its_buffe
         while b.tx(0).take_used().is_some() {}
         assert_eq!(stats().lost_total(), 0, "after {segments} segments");
         while b.rx(0).try_recv().is_some() {}
-        // A port answers once in 10 ms.
+        // A port sends at most one such answer in 10 ms.
         std::thread::sleep(Duration::from_millis(10));
     }
 }

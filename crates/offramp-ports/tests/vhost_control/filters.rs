@@ -189,7 +189,7 @@ fn a_super_frame_that_its_filter_does_not_take_costs_a_guest_no_buffer() {
     }
 }
 
-/// It is possible that a frontend starts a driver without a control queue only by changing the features.
+/// The changed features may be the only message by which a frontend starts a driver without a control queue.
 #[test]
 fn another_driver_finds_no_filter_of_the_one_before() {
     let rig = rig();

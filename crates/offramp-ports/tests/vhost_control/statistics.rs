@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const QUERY: [u8; 2] = [8, 0];
 const GET: [u8; 2] = [8, 1];
-/// Types of statistics, as bits and as reply types.
+/// Bits of the types of statistics in a command. A reply has the number of the bit as its type.
 const CVQ: u64 = 1 << 32;
 const RX_BASIC: u64 = 1;
 const RX_CSUM: u64 = 2;
@@ -218,7 +218,8 @@ fn a_guest_reads_what_the_limit_of_its_port_has_lost_on_each_of_its_queues() {
         wait_until("a frame", || (0..PAIRS).any(|pair| guest.rx(pair.into()).recv_within(Duration::ZERO).is_some()));
         rig.controls[0].set_limits(PortLimits { rx: ONE_PER_SECOND, ..PortLimits::default() });
 
-        // Returns the port's losses after all frames were handled.
+        // Sends the frames, waits until the sender's port has carried all of them, and returns the number of frames
+        // lost to the limit so far.
         let mut sent = 1;
         let mut send = |header: &VnetHeader, frames: &[Vec<u8>], wire_frames: usize| {
             for frame in frames {
