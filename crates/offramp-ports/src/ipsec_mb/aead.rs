@@ -130,7 +130,7 @@ impl GcmAead {
         tag: &mut [u8; TAG_LEN],
     ) {
         let nonce = in_one(nonce.to_bits());
-        // Wipe the context, which holds a value derived from key and nonce.
+        // `Zeroizing` wipes the context, which holds a value derived from key and nonce.
         let mut context = Zeroizing::<GcmContext>::default();
         // SAFETY: the caller guarantees `from`, `to` and `aad`. The same library expanded `self.key`, for the key
         // length of `run`. The context has the library's layout, the nonce has at least twelve bytes, and the tag has

@@ -193,7 +193,7 @@ impl Manager {
         if len != MANAGER_LEN {
             return Err(Unavailable::Layout(format!("the library's manager has {len} bytes, not {MANAGER_LEN}")));
         }
-        // Flags of 0 disable no instruction set.
+        // The flags 0 leave every instruction set of the processor enabled.
         let start = NonNull::new(allocate(0));
         let manager = Self { start: start.ok_or_else(|| Unavailable::Layout("no memory".to_owned()))?, free };
         // SAFETY: the library just allocated the manager. The second argument, in which the library returns the kind of

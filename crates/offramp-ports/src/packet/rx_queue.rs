@@ -48,7 +48,7 @@ impl RxQueues {
         Ok(Self { fd, header_len, buffer })
     }
 
-    /// Returns the next frame, or `None` if none is queued. Poll the descriptor for the next frame.
+    /// Returns the next frame, or `None` if none is queued. To wait for a frame, poll the descriptor.
     ///
     /// # Errors
     /// Returns an error if the interface is down or gone.

@@ -52,8 +52,8 @@ pub(super) fn set_options(fd: BorrowedFd<'_>, qdisc_bypass: bool) -> io::Result<
         set_int(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
     }
     match set_int(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1) {
-        // The kernel is older than Linux 4.20. On these kernels, `tx_next` skips the host's own frames by their packet
-        // type.
+        // The kernel is older than Linux 4.20. On these kernels, `tx_next` recognizes this machine's own frames by
+        // their packet type, and skips them.
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
         other => other,
     }
@@ -190,7 +190,7 @@ pub(super) fn is_ethernet(fd: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
     Ok(family == libc::ARPHRD_ETHER)
 }
 
-/// Returns MTU and state of the interface, in the socket's namespace.
+/// Returns the MTU and the link state of the interface with this name in the socket's namespace.
 pub(super) fn link_state(fd: BorrowedFd<'_>, name: &str) -> io::Result<LinkState> {
     let request = interface_ioctl(fd, libc::SIOCGIFMTU as libc::Ioctl, name)?;
     // SAFETY: SIOCGIFMTU filled this member of the union; every bit pattern is an int.
@@ -316,7 +316,7 @@ fn empty_message() -> libc::msghdr {
 fn interface_ioctl(fd: BorrowedFd<'_>, number: libc::Ioctl, name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: `ifreq` is a name and a union of integers and pointers; zeros are valid for all.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero.
+    // The last byte stays zero and terminates the name.
     for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }

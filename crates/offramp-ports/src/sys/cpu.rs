@@ -9,9 +9,10 @@ use nix::unistd::Pid;
 
 use super::SysError;
 
-/// The thread id argument for the calling thread.
+/// The id that denotes the calling thread in system calls.
 const THIS_THREAD: Pid = Pid::from_raw(0);
-/// The lowest priority. `/proc/stat` counts threads of this priority as `nice`, separate from other threads.
+/// The nice value of the lowest priority. `/proc/stat` counts threads of this priority as `nice`, separate from other
+/// threads.
 const NICEST: libc::c_int = 19;
 /// Nanoseconds per second.
 const NS_PER_SECOND: u64 = 1_000_000_000;

@@ -361,7 +361,7 @@ const MAIN: &[Call] = &[
     any(libc::SYS_stat),
 ];
 
-/// Calls for reading the configuration and its keys.
+/// Calls that read the configuration and the files of keys.
 const FILES: &[Call] = &[
     any(libc::SYS_fstat),
     any(libc::SYS_getdents64),

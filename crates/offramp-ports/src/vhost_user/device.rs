@@ -139,7 +139,8 @@ struct Setup {
     call_pipe: Option<CallPipe>,
     is_logged: bool,
     is_running: bool,
-    /// Whether the frontend last enabled or disabled a data ring, or `None` before the first such message.
+    /// True if the frontend last enabled the data ring, and false if it last disabled the ring. `None` before the first
+    /// such message.
     is_enabled: Option<bool>,
 }
 
@@ -283,8 +284,8 @@ impl Device {
         self.control.is_some() && Control::is_at(vring, features, self.config.queue_pairs)
     }
 
-    /// Returns whether the driver does not use a vring: the last vring, if the control queue is the third vring. QEMU
-    /// sets up this vring although the driver does not use it.
+    /// Returns whether the driver leaves a vring unused. This is the last vring, if the control queue is the third
+    /// vring. QEMU sets up the last vring in this case as well.
     fn is_unused(&self, vring: usize) -> bool {
         vring == 2 * self.queues.len() && self.control.is_some() && !self.is_control(vring)
     }
@@ -434,7 +435,7 @@ impl Device {
         Ok(())
     }
 
-    /// Handles `SET_VRING_ENABLE`, with 0 or 1.
+    /// Handles `SET_VRING_ENABLE`: enables the vring if `num` is 1, and disables the vring if `num` is 0.
     pub(super) fn enable(&mut self, vring: usize, num: u32) -> Result<(), Refused> {
         let is_enabled = match num {
             0 => false,

@@ -54,7 +54,7 @@ impl Link {
         }
     }
 
-    /// Clears the bell.
+    /// Makes the descriptor unreadable until the next change of the link.
     pub(super) fn clear(&self) {
         self.bell.clear();
     }

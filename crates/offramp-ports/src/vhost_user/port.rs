@@ -125,8 +125,9 @@ impl VhostPort {
         self.queues.get(pair).is_some_and(VhostQueue::receives)
     }
 
-    /// Returns the delivery pair for this hash: the pair chosen by the guest, if the guest receives on that pair.
-    /// During a change of the settings, it is possible that the guest does not receive on the chosen pair.
+    /// Returns the pair on which to deliver a frame with this hash: the pair chosen by the guest, if the guest receives
+    /// on that pair. During a change of the settings, it is possible that the guest does not receive on the chosen
+    /// pair.
     #[inline]
     fn pair_of(&mut self, meta: &RxMeta, hash: FrameHash) -> usize {
         match self.rss().and_then(|rss| rss.pair(hash)) {
@@ -139,7 +140,7 @@ impl VhostPort {
         self.choose(meta)
     }
 
-    /// Returns the delivery pair chosen by the port.
+    /// Returns the pair on which to deliver a frame, as chosen by the port.
     fn choose(&mut self, meta: &RxMeta) -> usize {
         let Some(steering) = &mut self.steering else { return 0 };
         let choice = steering.receive(meta.hash.map(FlowHash::from));
@@ -150,8 +151,9 @@ impl VhostPort {
         self.leave(choice)
     }
 
-    /// Returns the guest's receive pair for a lost frame of `frames` wire frames, without moving a flow. If the frame
-    /// is encrypted, the hash covers its encrypted bytes, because a lost frame is not decrypted.
+    /// Returns the pair on which the guest would have received a lost frame, without moving a flow. The frame makes
+    /// `frames` frames on the wire. If the frame is encrypted, the hash covers its encrypted bytes, because a lost
+    /// frame is not decrypted.
     fn would_receive(&self, frame: &Frame<'_>, frames: usize) -> usize {
         let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(|pair| self.receives_on(*pair));
         let by_port = || {

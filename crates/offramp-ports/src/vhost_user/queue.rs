@@ -115,14 +115,14 @@ impl VhostQueue {
         self.state.publish_receive();
     }
 
-    /// Publishes the chains sent so far to the guest.
+    /// Publishes the used chains of sent frames to the guest.
     #[inline]
     pub(super) fn publish_sent(&mut self) {
         self.state.publish_transmit();
     }
 
-    /// Returns and clears the cost of the last fetch, in equivalent bytes. The caller charges this cost to another
-    /// fetch.
+    /// Returns and clears the cost of the last fetch, as the number of bytes whose copy takes as long. The caller
+    /// charges this cost to another fetch.
     #[inline]
     pub(super) fn take_cost_bytes(&mut self) -> usize {
         std::mem::take(&mut self.state.tx_cost_bytes)

@@ -22,7 +22,7 @@ pub struct HashStatus {
     pub unclassified: Option<u16>,
 }
 
-/// Maximum number of entries in a table.
+/// Maximum number of entries in an indirection table.
 pub(super) const TABLE_LEN_MAX: usize = INDIRECTION_ENTRIES_DEFAULT;
 
 /// The hash of a guest's received frames, and the steering of flows to queue pairs.

@@ -527,7 +527,7 @@ fn until(deadline: Option<Instant>) -> PollTimeout {
 }
 
 fn wait(fds: &mut [PollFd], timeout: PollTimeout) {
-    // After an interrupt, no descriptor is ready and the caller waits again.
+    // If a signal interrupts the poll, no descriptor is ready, and the caller waits again.
     let _ = poll(fds, timeout);
 }
 

@@ -32,7 +32,7 @@ pub const OF_COMMANDS: [u32; 12] = [
     HASH_REPORT,
     RSS,
 ];
-/// `GUEST_CSUM`, `_TSO4`, `_TSO6`, `_ECN`, `_USO4` and `_USO6`.
+/// Bits of the receive offloads: `GUEST_CSUM`, `_TSO4`, `_TSO6`, `_ECN`, `_USO4` and `_USO6`.
 pub const OFFLOADS: [u32; 6] = [1, 7, 8, 9, 54, 55];
 
 #[derive(Default)]

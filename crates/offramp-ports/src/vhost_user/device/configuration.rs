@@ -13,7 +13,7 @@ pub(super) const CONFIG_LEN: usize = 64;
 const LINK_UP: u16 = 1;
 const ANNOUNCE: u16 = 2;
 /// The value of `speed` for an unknown speed, and the values of `duplex` for unknown and for full duplex. For full
-/// duplex, 5.1.4.1 has both 0 and 1; Linux uses 1.
+/// duplex, the specification gives both 0 and 1 (virtio 1.3, 5.1.4.1); Linux uses 1.
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const DUPLEX_UNKNOWN: u8 = u8::MAX;
 const DUPLEX_FULL: u8 = 1;

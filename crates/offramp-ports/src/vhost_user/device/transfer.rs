@@ -13,7 +13,7 @@ use vhost::vhost_user::message::VhostUserProtocolFeatures;
 /// transfer parameters"). The only phase is 0: all rings are stopped.
 const SAVE: u64 = 0;
 const LOAD: u64 = 1;
-/// The low half of the base of a new packed ring.
+/// The low half of the base of a new packed ring: index 0, wrap counter 1.
 const NEW_PACKED: u16 = 0x8000;
 
 impl Setup {

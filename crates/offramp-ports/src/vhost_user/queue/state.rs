@@ -80,18 +80,18 @@ pub(in crate::vhost_user) struct QueueState {
     pub(super) receive: PortVring,
     pub(super) transmit: PortVring,
     /// True if the receive ring ran out of buffers in this batch. The ring is not polled again in this batch: each poll
-    /// takes the index' cache line from the guest and slows the refill.
+    /// takes the cache line of the ring's index from the guest and slows the refill.
     pub(super) out_of_buffers: bool,
     /// Number of receive chains returned unused in this batch.
     pub(super) returned_unused: usize,
-    /// The cost of the last fetch in equivalent bytes, not including the frame's own bytes. A fetch without a frame can
-    /// also have a cost.
+    /// The cost of the last fetch beyond the frame's own bytes, as the number of bytes whose copy takes as long. A
+    /// fetch without a frame can also have a cost.
     pub(super) tx_cost_bytes: usize,
     /// The guest's receive filter. If `None`, the guest receives every frame.
     pub(super) filter: Option<Arc<Filter>>,
     /// The guest's hash and steering settings. If `None`, the port steers the flows.
     pub(super) rss: Option<Arc<Rss>>,
-    /// A frame to send before the guest's next frame.
+    /// The frame that announces the guest to switches; sent before the guest's next frame.
     pub(super) announcement: Option<[u8; rarp::FRAME_LEN]>,
     pub(super) counters: Arc<QueueCounters>,
 }
