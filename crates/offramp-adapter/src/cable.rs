@@ -68,7 +68,7 @@ impl CableConfig {
     /// frames.
     ///
     /// # Errors
-    /// Returns one line with the setting's name, value and range.
+    /// Returns an error whose text is one line, with the setting's name, value and range.
     pub fn check(&self) -> Result<(), CableConfigError> {
         let wrong = self.rate_bps.filter(|rate_bps| !RATE_BPS.contains(rate_bps));
         wrong.map_or(Ok(()), |rate_bps| Err(CableConfigError::Rate(rate_bps)))

@@ -68,7 +68,7 @@ impl AdapterConfig {
     /// Checks the settings that a user can get wrong.
     ///
     /// # Errors
-    /// Returns one line with the setting's name, value and range.
+    /// Returns an error whose text is one line, with the setting's name, value and range.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !(MTU_MIN..=MTU_MAX).contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));

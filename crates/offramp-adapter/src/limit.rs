@@ -41,7 +41,7 @@ const BURST_PART_OF_SECOND: u64 = 200;
 const GRANT_PART_OF_SECOND: u64 = 1000;
 /// Divisor of a second. A queued frame of a switch port waits at most this part of a second, 50 ms, for tokens.
 const QUEUE_PART_OF_SECOND: u64 = 20;
-/// Number of bit tokens, or of frame tokens, that a queue gets if the bits, or the frames, are unlimited.
+/// Number of tokens that a queue gets from an unlimited rate, of bits or of frames.
 const UNLIMITED: i64 = i64::MAX / 2;
 /// Bytes of a full Ethernet frame, without FCS.
 const FULL_FRAME_BYTES: usize = 1514;
@@ -335,8 +335,8 @@ impl Meter {
     }
 }
 
-/// Returns the wire bytes of a frame that becomes `frames` frames, each with its own headers. Fragments repeat only the
-/// IP headers, and IPv6 adds a fragment header to each fragment.
+/// Returns the number of wire bytes of a frame that becomes `frames` frames, each with its own headers. Fragments
+/// repeat only the IP headers, and IPv6 adds a fragment header to each fragment.
 pub(crate) fn wire_bytes(frame: &Frame<'_>, frames: usize) -> usize {
     let len = frame.bytes().len();
     let (Ok(layout), 2..) = (frame.layout(), frames) else { return len };

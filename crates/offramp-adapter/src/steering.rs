@@ -5,7 +5,7 @@
 //! of the flow, the flow's hash selects one of the pairs in use. So each flow stays on one pair, and the flows are
 //! spread over the pairs.
 //!
-//! # What order a host sees
+//! # The order of frames at the host
 //! Frames of a flow are always delivered in the order of arrival. While a flow stays on one pair, the host also sees
 //! the frames in the order of arrival.
 //!

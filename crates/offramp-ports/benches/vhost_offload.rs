@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Number of samples of each workload, taken in turn. The benchmark prints the median.
 const ROUNDS: usize = 301;
-/// Number of super-frames that a guest sends or receives together, in addition to the measurement with one super-frame.
-/// A socket buffer of 512 KiB holds this number of super-frames.
+/// Number of super-frames that a guest sends or receives together in one of the two measurements, as many as a socket
+/// buffer of 512 KiB holds. In the other measurement, the guest sends or receives one super-frame at a time.
 const TOGETHER: usize = 8;
 /// Number of descriptors in each of the guest's rings.
 const QUEUE_SIZE: u16 = 1024;

@@ -360,7 +360,7 @@ fn a_ring_that_is_stopped_leaves_no_call_behind() {
         bench.consume_all();
         let Bench { guest, queue, .. } = &mut bench;
         drive(queue, || guest.start_at(&bases).unwrap());
-        // The previous backend of the ring may have been killed with a deferred interrupt.
+        // The ring's previous backend may have been killed while an interrupt was deferred.
         assert!(!bench.guest.rx(0).ring().enable_interrupts());
         bench.end_batch();
         bench.advance_to(bench.now_ns + u64::from(FAR_USECS) * MICROSECOND_NS);
@@ -485,7 +485,7 @@ impl Interleaving {
             3 => self.bench.advance_to(self.bench.now_ns + rng.random_range(0..self.wait_max_ns)),
             4 => self.bench.advance_to(self.bench.now_ns + self.wait_max_ns + 1),
             5..8 => {
-                // The driver may be asleep, and is woken by another interrupt.
+                // If the driver is asleep, an interrupt for another reason wakes it.
                 self.wake();
                 for _ in 0..rng.random_range(0..20) {
                     self.bench.guest.rx(0).try_recv();

@@ -149,7 +149,8 @@ fn what_a_frontend_was_shown_it_may_agree_to_though_it_was_switched_off_meanwhil
     frontend.set_features(shown).unwrap();
     let granted = Offloads::TSO4 | Offloads::UFO;
     wait_until("the features", || rig.ports[0].status().offloads().contains(granted));
-    // A feature that was never offered is still refused. The next frontend is not offered the withdrawn feature.
+    // A feature that was never offered is still refused. The port does not offer the withdrawn feature to the next
+    // frontend.
     assert!(frontend.set_features(shown | features::HASH_REPORT).is_err());
     let mut next = connect(&rig);
     assert_eq!(next.get_features().unwrap() & features::HOST_TSO4, 0);

@@ -384,7 +384,7 @@ fn what_a_queue_does_not_answer_to_is_refused_and_not_shown_and_the_others_go_ba
     assert_eq!(command(&mut guest, COALESCE_VQ, &of_vq(1, 9, 9)), OK);
     let asked = [&COALESCING_OF_VQ[..], &of_vq(0, 0, 0)].concat();
     assert_eq!(guest.control().command(&[&asked], &[1, 8]), Some([&[OK][..], &coalescing(50, 16)].concat()));
-    // The second pair answers again, and has the displayed settings.
+    // The second pair answers again, so a command for all pairs succeeds.
     driven.store(2, Ordering::Release);
     assert_eq!(command(&mut guest, PAIRS_SET, &1u16.to_le_bytes()), OK);
     wait_until("one pair", || status(&port).queue_pairs == 1);

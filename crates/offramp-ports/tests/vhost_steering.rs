@@ -223,7 +223,7 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
 }
 
 /// A guest sends frames on each pair, and receives a different number of frames of the same flow on that pair. The last
-/// pair lacks room for all frames to this pair.
+/// pair has room for only some of its frames.
 #[test]
 fn each_pair_of_a_guest_counts_what_it_sent_and_received() {
     for case in Case::layouts() {

@@ -101,8 +101,8 @@ impl RingBench {
                 let index = index as u32;
                 frontend.get_vring_base(index)?;
                 frontend.set_vring_num(index, size)?;
-                // A packed base contains a slot and a wrap counter. A base beyond the ring is refused, which a separate
-                // test checks.
+                // A packed base contains a slot and a wrap counter. The base is kept inside the ring: the port refuses
+                // any other base, as a separate test checks.
                 let slot = |bits: u32| ((bits & 0x7fff) % size) | (bits & 0x8000);
                 let base = bases[index as usize];
                 let base = if packed { slot(base) | (slot(base >> 16) << 16) } else { base & 0xffff };
