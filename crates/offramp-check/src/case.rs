@@ -15,19 +15,23 @@ pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
 
 /// Length of an Ethernet header without a tag, in bytes.
 const ETHERNET_LEN: usize = 14;
-/// Number of frames in a [`Load::Train`].
+/// Number of frames in a [`Load::Train`], except [`Train::Long`].
 const TRAIN_FRAMES: u16 = 8;
-/// Index of the frame that differs from the others in a train.
+/// Index of the frame with the difference in a train. Depending on the [`Train`], all frames from this index on differ,
+/// or the last frame differs instead.
 const TRAIN_ODD_ONE: u16 = 3;
-/// Payload of a frame that needs padding, in bytes. The frame uses IPv4 and TCP without options.
+/// Payload of the last frame of [`Train::Padded`], in bytes. Over IPv4 and without TCP options, the frame is shorter
+/// than [`FRAME_LEN_MIN`].
 const PADDED_PAYLOAD_LEN: u16 = 3;
 /// Minimum length of a frame without FCS, in bytes (IEEE 802.3, 4A.4.2).
 const FRAME_LEN_MIN: usize = 60;
-/// A trailer of the Parallel Redundancy Protocol (IEC 62439-3 4.2.7): number, LAN and size, suffix.
+/// A trailer of the Parallel Redundancy Protocol (IEC 62439-3 4.2.7): sequence number, LAN identifier and size, suffix.
 const TRAILER: [u8; 6] = [0x12, 0x34, 0xa0, 0x5a, 0x88, 0xfb];
-/// Number of frames in a [`Train::Long`]. With the usual payload of a train, the frames together exceed 64 KiB.
+/// Number of frames in a [`Train::Long`]. With the usual payload of a train, the frames exceed the 64 KiB of one
+/// super-frame.
 const TRAIN_LONG_FRAMES: u16 = 60;
-/// Length in bytes of the header between the outer UDP header and the inner packet: a VXLAN header (RFC 7348).
+/// Length in bytes of the header between the outer and the inner UDP header of a [`Load::Deep`]: a VXLAN header (RFC
+/// 7348).
 const DEEP_LEN: usize = 8;
 
 /// TCP options of every frame of a case.
@@ -37,7 +41,7 @@ pub enum TcpOptions {
     None,
     /// Timestamps (RFC 7323) as sent by Linux, 12 bytes.
     Timestamps,
-    /// The maximum of 40 bytes in a header, with timestamps first.
+    /// 40 bytes, the maximum of a TCP header: timestamps, then the option "no operation".
     Full,
 }
 
@@ -147,9 +151,10 @@ pub enum Load {
         /// State of the frame's checksum.
         checksum: Checksum,
     },
-    /// A UDP packet without checksum around an inner packet. The checksum of the inner packet is requested.
+    /// A UDP datagram without checksum, whose payload contains a second UDP datagram. The sender requests the checksum
+    /// of the inner datagram.
     Deep {
-        /// Payload bytes of the inner packet.
+        /// Payload bytes of the inner datagram.
         len: u16,
     },
     /// Consecutive frames of one flow.
@@ -190,8 +195,8 @@ pub struct Case {
     /// Number of the case in the run, from which addresses and payload are derived. `None` selects the next free
     /// number.
     pub number: Option<u16>,
-    /// True if the vnet header declares only the Ethernet header contiguous. With this declaration, the IP and
-    /// transport headers can lie in other memory pages.
+    /// True if `hdr_len` in the vnet header covers only the Ethernet header. The kernel may then place the IP and
+    /// transport headers in other memory pages.
     pub scattered: bool,
     /// The method by which the frames are sent.
     pub way: Way,
@@ -204,7 +209,7 @@ pub struct Case {
 pub(crate) struct Sent {
     pub bytes: Vec<u8>,
     pub request: TxMeta,
-    /// Number of contiguous bytes declared by the vnet header.
+    /// Value of `hdr_len` in the vnet header: the number of bytes that the kernel must keep contiguous.
     pub header_len: u16,
 }
 
@@ -343,8 +348,8 @@ impl Case {
         (if self.push { PSH } else { 0 }) | if self.fin { FIN } else { 0 }
     }
 
-    /// Builds the segments. Each segment has its own length, ID and sequence number. The last segment has PSH and FIN,
-    /// and the first segment has CWR.
+    /// Builds the segments. Each segment has its own length, ID and sequence number. Of the case's flags, only the last
+    /// segment has PSH and FIN, and only the first segment has CWR.
     fn segments(&self, headers: &Headers, payload: &[u8], size: usize) -> Vec<Vec<u8>> {
         let pieces: Vec<&[u8]> = payload.chunks(size).collect();
         let segment = |(n, piece): (usize, &&[u8])| {
@@ -386,7 +391,8 @@ impl Case {
 
     fn deep(&self, headers: &Headers, payload: &[u8]) -> (Vec<Sent>, Vec<Expected>) {
         let inner = |field| {
-            // A UDP packet inside another UDP packet with the same addresses, as in the kernel's self-test `csum`.
+            // The inner datagram has no IP header. Its checksum covers the addresses of the outer IP header, as in the
+            // kernel's self-test `csum`.
             let whole = headers.frame(payload, field);
             [&[8, 0, 0, 0, 0, 0, 7, 0][..DEEP_LEN], &whole[headers.transport_start()..]].concat()
         };
@@ -457,7 +463,7 @@ impl Case {
 
 /// Timestamp of a case's first frame.
 const FIRST_TIMESTAMP: u32 = 0x0070_0001;
-/// Identity for headers of which only the lengths are used.
+/// Identity for headers that are not sent; only their lengths are used.
 const NOBODY: Identity = Identity { run: 0, case: 0 };
 
 /// Builds a frame whose checksum is absent or wrong.
@@ -483,12 +489,12 @@ fn spoiled(headers: &Headers, payload: &[u8], checksum: Checksum) -> Vec<u8> {
 /// Returns the checksum field of a frame.
 fn checksum_of(headers: &Headers, frame: &[u8]) -> [u8; 2] {
     let at = headers.transport_start() + packet::checksum_offset(headers.protocol);
-    // UDP writes 0xffff instead of 0. In one's complement sums, 0xffff and 0 are equal.
+    // For UDP, the field is 0xffff in place of 0. No correction is needed, because a one's complement sum does not
+    // distinguish 0xffff from 0.
     [frame[at], frame[at + 1]]
 }
 
-/// Generator of pseudo-random payload from a seed. The payloads of different cases, and of different positions in a
-/// case, differ.
+/// Generator of pseudo-random payload from a seed. Payloads differ between cases, and between the frames of a case.
 pub(crate) struct Bytes {
     state: u64,
 }

@@ -27,20 +27,20 @@ use crate::steering::Steering;
 
 /// Directory of the namespaces made by `ip netns`.
 const NAMESPACES: &str = "/run/netns";
-/// Size of the kernel's capture buffer in bytes, large enough for a batch of super-frames that are received as small
-/// frames.
+/// Size of the socket's receive buffer in bytes, large enough for a batch of super-frames that arrive as single
+/// segments.
 const BUFFER_LEN: usize = 64 << 20;
-/// Maximum length of a captured frame in bytes. This length exceeds the maximum length of an aggregate, so that an
-/// aggregate above the maximum is captured whole.
+/// Maximum length of a captured frame in bytes. A super-frame may have at most 64 KiB; the capture must also hold a
+/// longer one, so that the check reports the excess.
 const FRAME_LEN_MAX: usize = 128 << 10;
 /// Maximum time that a sender waits for room in its queue.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts to send a frame.
 const SEND_PAUSE: Duration = Duration::from_micros(200);
-/// Maximum time until a link has its carrier again after a feature was switched. Some drivers reset the adapter at a
-/// switch, and the link has no carrier during the reset.
+/// Maximum time until a link has its carrier again after a change of features. Some drivers reset the adapter for the
+/// change, and the link has no carrier during the reset.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
-/// Poll interval of a link without carrier.
+/// Interval at which the check reads the state of a link without carrier.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Mask of traffic class and flow label in the first word of an IPv6 header.
@@ -77,7 +77,7 @@ pub struct Description {
     pub mac: [u8; 6],
 }
 
-/// The state of a feature at an end.
+/// The availability of a feature at an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Offered {
@@ -87,8 +87,8 @@ pub enum Offered {
     Fixed,
     /// The feature is fixed off, or does not exist.
     No,
-    /// The feature can be switched, but a packet socket of this kernel cannot deliver the feature's output. For
-    /// example, a packet socket cannot deliver UDP super-frames before Linux 6.2.
+    /// The feature can be switched, but a packet socket of this kernel cannot deliver the frames that the feature
+    /// produces. For example, a packet socket cannot deliver UDP super-frames before Linux 6.2.
     Unseen,
 }
 
@@ -97,10 +97,11 @@ pub trait End {
     /// Returns the properties of this end.
     fn description(&self) -> &Description;
 
-    /// Returns the state of the feature with this ethtool name.
+    /// Returns the availability of the feature with this ethtool name.
     fn offered(&self, feature: &str) -> Offered;
 
-    /// Switches these features. Sets all other features to the state recorded before the check.
+    /// Switches these features on (`true`) or off (`false`). Sets all other features to the state recorded before the
+    /// check.
     ///
     /// # Errors
     /// Returns an error if the interface no longer exists, may not be changed, or has no carrier after the change.
@@ -109,7 +110,7 @@ pub trait End {
     /// Returns whether a feature was on after the last [`End::apply`].
     fn is_on(&self, feature: &str) -> bool;
 
-    /// Sends a frame. The inner error is the error number of the kernel's refusal.
+    /// Sends a frame. The inner error is the error number with which the kernel refused the frame.
     ///
     /// # Errors
     /// Returns an error if the interface no longer exists.
@@ -121,7 +122,7 @@ pub trait End {
     /// Returns an error if the interface no longer exists.
     fn receive(&mut self, wait: Duration) -> Result<Option<Captured>, CheckError>;
 
-    /// Returns the rule by which received frames are distributed over queues.
+    /// Returns the rule by which this end distributes received frames over its queues.
     ///
     /// # Errors
     /// Returns an error if the interface no longer exists.
@@ -172,7 +173,8 @@ pub struct LocalEnd {
     queue: PacketQueue,
     guard: Option<Guard>,
     features: Features,
-    /// The BPF program that moves tags into metadata, attached while frames are sent as [`Way::TagInSkb`].
+    /// The BPF program that moves VLAN tags from frames into metadata, attached while frames are sent as
+    /// [`Way::TagInSkb`].
     tags: Option<TagsInSkb>,
     /// The capture of frames with their receive queues, open only while the check needs receive queues.
     arrivals: Option<RxQueues>,
@@ -187,7 +189,7 @@ fn split_name(name: &str) -> (Option<PathBuf>, &str) {
     }
 }
 
-/// Opens the namespace of `NS/IF`. Returns the namespace, the interface, and the file of the namespace.
+/// Opens the namespace of `NS/IF`. Returns the namespace, the interface's name, and the path of the namespace's file.
 ///
 /// # Errors
 /// Returns an error if the namespace does not exist.
@@ -273,7 +275,7 @@ impl LocalEnd {
         Ok(Self { description, namespace, packet, queue, guard: Some(guard), features, tags: None, arrivals: None })
     }
 
-    /// Waits until the link has its carrier again.
+    /// Waits until the link has its carrier again after a change of features.
     fn settle(&self) -> Result<(), CheckError> {
         let begun = Instant::now();
         loop {
@@ -281,7 +283,7 @@ impl LocalEnd {
             if state.has_carrier {
                 return Ok(());
             }
-            // If the interface is down, a user has set it down, because a driver's reset only removes the carrier.
+            // A driver's reset removes only the carrier. An interface that is down was therefore set down by a user.
             if !state.is_up || begun.elapsed() > SETTLE_MAX {
                 return Err(CheckError::WentDown(self.description.name.clone()));
             }
@@ -297,7 +299,7 @@ impl LocalEnd {
         }
     }
 
-    /// Moves the tags of outgoing frames into the frames' metadata if `is_wanted`, else leaves the tags in the frames.
+    /// Attaches the BPF program for VLAN tags if `is_wanted`, else detaches it.
     fn move_tags(&mut self, is_wanted: bool) -> std::io::Result<()> {
         if is_wanted != self.tags.is_some() {
             let attach = || TagsInSkb::attach(&self.description.interface, DESTINATION);
@@ -330,7 +332,8 @@ impl LocalEnd {
                     let meta = RxMeta { checksum, segmentation: frame.request().segmentation, ..RxMeta::default() };
                     return Ok(Some(Captured { bytes: frame.bytes().to_vec(), meta }));
                 }
-                // A frame that the socket cannot deliver does not belong to the check.
+                // The socket refused to deliver one frame. The frame does not belong to the check, so the next frame is
+                // fetched.
                 Err(error) => self.gone(error).map_or(Ok(()), Err)?,
             }
         }
@@ -452,8 +455,8 @@ impl End for LocalEnd {
 
 impl Drop for LocalEnd {
     fn drop(&mut self) {
-        // The call must run in the interface's namespace, which `finish` enters. If `finish` fails, the state file
-        // remains.
+        // The settings must be restored in the interface's namespace. `finish` enters the namespace, whereas the
+        // guard's own drop would not. If `finish` fails, the state file remains.
         let _ = self.finish();
     }
 }

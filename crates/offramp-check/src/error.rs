@@ -90,7 +90,8 @@ pub enum CheckError {
     /// The daemon does not answer, or has no two ports that the check can use: ports with TAPs on one cable or switch.
     #[error("daemon: {0}")]
     Daemon(String),
-    /// A client violated the server's protocol.
+    /// The server ended a client's session. The client violated the protocol, exceeded a time limit, or used a public
+    /// address.
     #[error("{0}")]
     Client(String),
     /// No offload has the requested name.

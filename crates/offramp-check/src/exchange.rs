@@ -14,21 +14,21 @@ use crate::fault::Fault;
 use crate::oracle::{self, Allowed, Difference};
 use crate::packet::{Captured, Identity, Way};
 
-/// Maximum number of wire frames in one batch, limited by the capture's buffer.
+/// Maximum number of wire frames in one batch. All frames of a batch must fit into the receive buffer of the capture.
 const BATCH_FRAMES_MAX: usize = 512;
 /// Maximum number of bytes in a batch of several cases.
 const BATCH_BYTES_MAX: usize = 512 << 10;
-/// Maximum number of parts into which a batch is split. Batches are split after losses, because the capture's buffer
-/// may be small (`net.core.rmem_max`).
+/// Maximum divisor of the two limits above. The divisor doubles after a loss, because the receive buffer of the capture
+/// may be too small for a whole batch (`net.core.rmem_max`).
 const BATCH_PARTS_MAX: usize = 16;
 /// Maximum wait for the next frame of a batch, used before the path's delay is known.
 pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(250);
-/// Minimum wait for the next frame, even on a fast path. The minimum allows for a processor that is busy with other
-/// work.
+/// Minimum wait for the next frame, even on a fast path, because a processor may be busy with other work.
 const PATIENCE_MIN: Duration = Duration::from_millis(50);
 /// Wait for the next frame, as a multiple of the first frame's delay.
 const PATIENCE_FACTOR: u32 = 50;
-/// Wait if only frames with a wrong checksum are missing, because the path may drop frames with a wrong checksum.
+/// Wait for the next frame if only frames with a wrong checksum are missing. The wait is short, because the path may
+/// drop them.
 const BAD_PATIENCE: Duration = Duration::from_millis(30);
 /// EtherType for experiments (IEEE 802, 9.2.3).
 const EXPERIMENTS: u16 = 0x88b5;
@@ -38,8 +38,8 @@ const ETHERNET_LEN_MIN: usize = 60;
 const LINGER: Duration = Duration::from_millis(1);
 /// Maximum number of attempts for a case with missing frames. Other traffic may have displaced the missing frames.
 const ATTEMPTS_MAX: u32 = 6;
-/// Number of rounds with a received plain frame and a missing probe, after which the path is considered to drop the
-/// probe's kind of frame. The number is an arbitrary choice.
+/// The path is taken to drop a kind of frame after this number of rounds in which the plain frame arrived, but the
+/// probe of that kind did not. The number is an arbitrary choice.
 const PROBE_ROUNDS: usize = 3;
 /// Pause before each round of a probe, in milliseconds. Pauses are needed because other traffic may fill a queue for a
 /// while. The values are an arbitrary choice.
@@ -61,6 +61,7 @@ struct Attempt {
     /// The case, with its number set.
     case: Case,
     outcome: Outcome,
+    /// True if the receiver captured at least one super-frame.
     is_coalesced: bool,
 }
 
@@ -103,7 +104,7 @@ pub(crate) struct Exchange<'a> {
     pub stop: &'a AtomicBool,
     /// Maximum wait for the next frame of a batch.
     pub patience: Duration,
-    /// Number of parts into which a batch is split.
+    /// Divisor of [`BATCH_FRAMES_MAX`] and [`BATCH_BYTES_MAX`].
     pub batch_parts: usize,
 }
 
@@ -209,6 +210,7 @@ impl Exchange<'_> {
     }
 
     /// Returns whether the path carries Ethernet frames without IP. Sends frames with an EtherType for experiments.
+    /// Returns `false` if an end can send or capture only frames of a check.
     pub(crate) fn carries_ethernet(&mut self) -> Result<bool, CheckError> {
         if !self.sender.takes_any_frame() || !self.receiver.takes_any_frame() {
             return Ok(false);
@@ -268,7 +270,7 @@ impl Exchange<'_> {
         Ok(outcomes)
     }
 
-    /// Derives the wait for frames of later cases from the delay of the first case.
+    /// Derives the wait for frames of later cases from `took`, the delay of the first case.
     pub(crate) fn learn_patience(&mut self, took: Duration) {
         self.patience = (took * PATIENCE_FACTOR).clamp(PATIENCE_MIN, PATIENCE_MAX);
     }

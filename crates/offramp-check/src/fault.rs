@@ -151,7 +151,7 @@ impl Fault {
         matches!(self, Self::RssOneQueue | Self::RssKeyByteOrder | Self::RssFields | Self::RssTable | Self::RssHash)
     }
 
-    /// Returns the description of the fault, suitable after "what arrived:".
+    /// Returns the description of the fault, as printed in reports.
     pub fn text(self) -> &'static str {
         self.get_documentation().unwrap_or_default()
     }

@@ -66,8 +66,9 @@ fn request(captured: &Captured) -> TxMeta {
     TxMeta { checksum, segmentation }
 }
 
-/// Returns whether a TCP frame has CWR set. GRO in Linux 7.3 merges frames that all have CWR set, and the vnet header
-/// of Linux 7.3 cannot mark AccECN. If only the first frame has CWR set, the vnet header marks ECN.
+/// Returns whether a TCP frame has CWR set. If only the first segment of a super-frame has CWR set, the vnet header
+/// marks ECN. GRO in Linux 7.3 also merges frames that all have CWR set (AccECN), but its vnet header cannot mark them.
+/// A super-frame with CWR and without the mark therefore stands for segments that all have CWR.
 fn has_cwr(frame: &[u8]) -> bool {
     value_of(frame, Name::Flags).is_some_and(|flags| flags[0] & packet::CWR != 0)
 }
@@ -95,8 +96,8 @@ fn complete(captured: &Captured) -> Result<Vec<Wire>, Difference> {
 }
 
 /// Refuses a super-frame that exceeds a packet's maximum length, or has a wrong length or checksum in its IP header.
-/// The receiver's stack reads the super-frame's IP header, but the segments made from the super-frame have new IP
-/// headers without the error.
+/// These errors matter, because the receiver's stack reads this IP header. Segments made from the super-frame would
+/// hide them, because segments get new IP headers.
 fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
     let Some(Segmentation { kind, size, .. }) = captured.meta.segmentation else { return Ok(()) };
     let Ok(start) = link_header_len(&captured.bytes) else { return Ok(()) };
@@ -140,7 +141,7 @@ pub(crate) fn compare(built: &Built, captured: &[Captured], allowed: Allowed) ->
     Comparison::new(built, &got, allowed).difference()
 }
 
-/// The assignment of captured frames to expected frames.
+/// The assignment of captured wire frames to the expected frames of a case.
 struct Comparison<'a> {
     built: &'a Built,
     got: &'a [Wire],
@@ -317,7 +318,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Names the fault of one frame.
+    /// Names the fault behind `found`, the first field in which captured frame `at` differs from expected frame `n`.
     fn name_of(&self, found: &FieldDifference, n: usize, at: usize) -> Fault {
         let (expected, got) = (&self.built.expected[n].bytes, &self.got[at].bytes);
         if self.got[at].of_aggregate && has_grown_by_its_tail(expected, got) {
@@ -414,7 +415,7 @@ fn is_unheld(frame: &[u8]) -> bool {
     })
 }
 
-/// Returns whether the bytes after a packet became part of the packet's payload.
+/// Returns whether padding or a trailer, sent after the end of a packet, became part of the captured packet's payload.
 fn has_grown_by_its_tail(expected: &[u8], got: &[u8]) -> bool {
     let (Some(sent), Some(arrived)) = (Parsed::of(expected), Parsed::of(got)) else { return false };
     let payload = &got[arrived.layout.payload_start..arrived.layout.packet_end];

@@ -1,5 +1,5 @@
-//! Frames as fields and as bytes. Checksums are computed word by word as in RFC 1071. This module shares no code with
-//! the checked adapter.
+//! Frames as fields and as bytes. Checksums are computed word by word as in RFC 1071. The code that builds frames is
+//! independent of the adapter's code, so that both cannot have the same error.
 
 use offramp_offload::meta::RxMeta;
 
@@ -25,7 +25,8 @@ const FRAGMENT: u8 = 44;
 const FRAGMENT_LEN: usize = 8;
 /// IPv4's one-byte option "no operation" (RFC 791 3.1).
 const NO_OPERATION: u8 = 1;
-/// Source and destination port of every frame: a port for private use (RFC 6335 6), and discard.
+/// Source and destination port of every frame: a port for private use (RFC 6335 6), and the port of the discard
+/// service.
 pub(crate) const PORTS: [u16; 2] = [49_209, 9];
 
 /// Version of IP.
@@ -102,7 +103,7 @@ const GROUPS_V6: [u8; 14] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0x6f, 0x66, 0x72, 0x6
 pub(crate) enum Station {
     /// An Ethernet address that no host has.
     Nobody,
-    /// A multicast group without members. A socket can send to the group without a route and a neighbour.
+    /// A multicast group without members. A socket can send to the group without a route or a neighbour entry.
     Group,
 }
 
@@ -379,7 +380,8 @@ pub(crate) fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
 mod tests {
     use super::*;
 
-    /// The test exists because Linux 6.18 marks a UDP datagram without a checksum as verified.
+    /// Linux 6.18 marks a UDP datagram without a checksum as verified. A wrong checksum of 0 would therefore be
+    /// reported as a fault.
     #[test]
     fn a_wrong_checksum_is_never_one_that_means_none() {
         let headers = Headers {

@@ -4,7 +4,7 @@ use crate::case::{Case, Checksum, Load, TcpOptions, Train};
 use crate::packet::{Ip, Protocol, Way};
 use strum::VariantArray;
 
-/// The number of cases.
+/// The extent of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// A few cases of each kind.
@@ -48,9 +48,10 @@ pub(crate) struct Offload {
     /// Short name of the offload, as in `--only`.
     pub name: &'static str,
     pub side: Side,
-    /// ethtool's names of the offload's features. Each offered feature is switched, and one offered feature suffices.
+    /// ethtool's names of the offload's features. The check turns on each one that the interface offers, and needs at
+    /// least one.
     pub features: Names,
-    /// ethtool's names of the features required by the offload.
+    /// ethtool's names of further features that must be on for the offload.
     pub needs: Names,
     pub cases: Cases,
 }
@@ -119,11 +120,11 @@ pub(crate) fn features_of(side: Side) -> Vec<&'static str> {
 
 /// Tag in tagged frames: priority 5, VLAN 1005.
 const TAG: u16 = 5 << 13 | 0x3ed;
-/// All tags used in cases.
+/// Tag control information of all VLAN tags in the cases.
 pub(crate) const VLANS: [u16; 3] = [1, TAG, 0xfffe];
 /// Length of a VLAN tag in bytes.
 pub(crate) const TAG_LEN: usize = 4;
-/// Minimum length of a full packet in bytes: the minimum MTU of IPv6 (RFC 8200 5).
+/// Minimum MTU of a path under check in bytes, equal to the minimum MTU of IPv6 (RFC 8200 5).
 pub(crate) const LONG_MIN: usize = 1280;
 /// Maximum length of an IP packet in bytes.
 const PACKET_LEN_MAX: usize = 65_535;
@@ -141,7 +142,7 @@ const TRAIN_LEN: usize = 1201;
 const BOTH: [Ip; 2] = [Ip::V4, Ip::V6];
 const TAGS: [Option<u16>; 2] = [None, Some(TAG)];
 
-/// Returns the cases of an offload, for an MTU of at least `mtu` on both interfaces.
+/// Returns the cases of an offload for two interfaces with an MTU of at least `mtu`.
 pub(crate) fn cases(cases: Cases, mtu: usize, depth: Depth) -> Vec<Case> {
     match cases {
         Cases::Checksum => checksums(mtu, depth),
@@ -156,7 +157,7 @@ pub(crate) fn cases(cases: Cases, mtu: usize, depth: Depth) -> Vec<Case> {
     }
 }
 
-/// Returns all cases for a check without offloads, which judges the path itself.
+/// Returns the cases for the check of the path itself, with every offload off.
 pub(crate) fn path(mtu: usize, depth: Depth) -> Vec<Case> {
     let each = [
         Cases::Checksum,
@@ -173,7 +174,7 @@ pub(crate) fn path(mtu: usize, depth: Depth) -> Vec<Case> {
     each.into_iter().flat_map(|which| cases(which, mtu, depth)).collect()
 }
 
-/// Returns a frame of each kind whose packet is as long as the MTU.
+/// Returns frames whose packets are as long as the MTU: IPv4 and IPv6, each without and with a VLAN tag.
 pub(crate) fn longest(mtu: usize) -> Vec<Case> {
     let of = |ip| filling(Case::new(ip, Protocol::Udp, one(0, Checksum::Complete)), mtu, 0);
     BOTH.into_iter().flat_map(|ip| TAGS.map(|vlan| Case { vlan, ..of(ip) })).collect()
@@ -198,7 +199,7 @@ pub(crate) fn probe(ip: Ip) -> Case {
     Case::new(ip, Protocol::Udp, one(64, Checksum::Complete))
 }
 
-/// Returns a packet of `len` bytes.
+/// Returns a frame with an IPv4 packet of `len` bytes.
 pub(crate) fn of_length(len: usize, vlan: Option<u16>) -> Case {
     Case { vlan, ..filling(probe(Ip::V4), len, 0) }
 }
@@ -237,7 +238,7 @@ fn room(case: &Case, mtu: usize) -> usize {
     mtu.min(PACKET_LEN_MAX) - case.packet_header_len()
 }
 
-/// Returns a super-frame, or `None` if it exceeds 64 KiB.
+/// Returns a super-frame, or `None` if it exceeds 64 KiB, or if `last` is not between 1 and `size`.
 fn super_frame(case: Case, size: usize, segments: u16, last: usize) -> Option<Case> {
     let payload = size * (usize::from(segments) - 1) + last;
     let fits = case.packet_header_len() + payload <= PACKET_LEN_MAX && (1..=size).contains(&last);

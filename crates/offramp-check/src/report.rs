@@ -1,4 +1,4 @@
-//! The report as text, JSON, `JUnit`'s XML and KTAP, and the frames of faults as a capture.
+//! The report as text, JSON, `JUnit`'s XML and KTAP, and the faulty frames as a pcapng capture.
 
 mod pcapng;
 
@@ -162,7 +162,7 @@ pub fn details(finding: &Finding) -> Vec<String> {
     ]
 }
 
-/// Text of the report on the side at fault, if the receive queue is wrong.
+/// Text after `blame:` for a fault of the receive queue.
 const OF_QUEUE: &str = "the receiver; its adapter or driver alone chooses the queue";
 
 fn blame(blame: Blame) -> &'static str {

@@ -20,10 +20,10 @@ use crate::verdict::{Blame, Evidence, Finding, Verdict};
 
 pub use crate::steering::{Hashed, Steering};
 
-/// Numbers of flows of each kind.
+/// Numbers of flows of each of [`KINDS`] in a quick and in a full check.
 const FLOWS_QUICK: usize = 64;
 const FLOWS_FULL: usize = 512;
-/// Number of frames sent before the receiver's captures are fetched.
+/// Number of frames sent before the captured frames are fetched from the receiver.
 const BATCH: usize = 64;
 /// Maximum number of attempts to send a frame. Other traffic may have displaced a frame that was not received.
 const ATTEMPTS_MAX: usize = 6;
@@ -32,6 +32,7 @@ const PORTS_LEN: usize = 4;
 
 /// A flow that consists of one frame.
 struct Flow {
+    /// Index in [`KINDS`].
     kind: usize,
     case: Case,
     bytes: Vec<u8>,
@@ -222,7 +223,7 @@ impl Rule<'_> {
         }
     }
 
-    /// Names the fault by the first alternative rule that explains all observed queues.
+    /// Names the fault after the first alternative rule that explains all observed queues.
     fn name(&self, flows: &[Flow]) -> Fault {
         let all_right = |rule: &Self| rule.first_wrong(flows).is_none();
         let swapped: Vec<u8> = self.hash.key().chunks(4).flat_map(|word| word.iter().rev().copied()).collect();

@@ -19,8 +19,8 @@ use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Ver
 
 /// Number of cases with the outcome [`Outcome::Wrong`] after which the check of an offload ends.
 const WRONG_MAX: usize = 3;
-/// Maximum number of attempts until a first frame is received. Switches may still learn addresses, and links may not be
-/// up yet.
+/// Maximum number of attempts until a first frame is received. At first, switches on the path may still learn
+/// addresses, and links may not be up yet.
 const PROBES_MAX: usize = 8;
 /// Name of the feature for Linux' own coalescing.
 const GRO: &str = "rx-gro";
@@ -50,7 +50,7 @@ pub const TOGETHER: &str = "together";
 /// The settings of a check.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The number of cases.
+    /// The extent of the check.
     pub depth: Depth,
     /// Names of the offloads to check; empty checks all.
     pub only: Vec<String>,
@@ -370,8 +370,8 @@ impl Direction<'_> {
         Ok(row)
     }
 
-    /// Returns the reason why the sender cannot send `cases`, or `None` if the sender can send the cases. Only cases
-    /// that need more than a packet socket can have a reason.
+    /// Returns the reason why the sender cannot send `cases`, or `None` if the sender can send them. Only cases for a
+    /// UDP socket or a BPF program can have a reason.
     fn unreachable(&mut self, cases: Cases) -> Result<Option<String>, CheckError> {
         let (probe, refuser) = match cases {
             Cases::Socket(_) if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen => {
@@ -487,7 +487,8 @@ fn switch(end: &mut dyn End, side: Side, on: &[&'static str]) -> Result<(), Chec
     end.apply(&features)
 }
 
-/// Returns one `ethtool` command for each interface with a fault.
+/// Returns one `ethtool` command for each interface at fault. The command turns off the features of the faulty
+/// offloads.
 fn commands(ends: &[Box<dyn End>; 2], rows: &[Row]) -> Vec<String> {
     let of_end = |end: &dyn End| {
         let about = end.description();

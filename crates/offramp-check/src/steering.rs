@@ -15,7 +15,7 @@ pub(crate) const KINDS: [(Ip, Protocol, FlowKind); 4] = [
     (Ip::V6, Protocol::Tcp, FlowKind::Tcp6),
     (Ip::V6, Protocol::Udp, FlowKind::Udp6),
 ];
-/// Payload of a frame in bytes.
+/// Payload of each frame for the check of receive queues, in bytes.
 pub(crate) const PAYLOAD_LEN: u16 = 1100;
 /// Maximum number of queues. The capture encodes the queue in the captured length, so a frame with [`PAYLOAD_LEN`]
 /// bytes of payload is too short for more queues.

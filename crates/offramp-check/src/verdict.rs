@@ -82,7 +82,7 @@ pub enum Verdict {
     Wrong(Box<Finding>),
     /// The interface lacks this offload.
     NotOffered,
-    /// The path does not carry the frames of the cases.
+    /// The path does not carry the frames of the cases, or loses frames even with every offload off.
     NotTested {
         /// Reason why the offload was not tested.
         why: String,

@@ -10,7 +10,7 @@ use offramp_check::error::CheckError;
 use offramp_check::run::run;
 use offramp_ports::sys::link;
 
-/// Runs a check and returns its error. `disturb` runs once, while features are switched for an offload.
+/// Runs a check and returns its error. `disturb` runs once, right before the first check of `tso4`.
 fn disturbed(bed: &Bed, stop: &AtomicBool, disturb: impl Fn()) -> CheckError {
     let mut ends: [Box<dyn End>; 2] = [Box::new(bed.end(0).unwrap()), Box::new(bed.end(1).unwrap())];
     let mut is_done = false;

@@ -33,7 +33,7 @@ const FEATURES: [&str; 6] = [
     "rx-vlan-hw-parse",
 ];
 
-/// Length of a tagged TCP frame over IPv4, unique among the cases of checksums.
+/// Length of a tagged TCP frame over IPv4, in bytes. Among the cases of checksums, exactly one has this length.
 const LEN_OF_ONE_CASE: usize = 122;
 
 /// The frames that the path loses.
@@ -73,7 +73,7 @@ impl Host {
         Self { description, loses, on: Vec::new(), sent: 0, out: Rc::clone(out), into: Rc::clone(into) }
     }
 
-    /// Returns the next frame, or sleeps for `wait` if no frame is queued.
+    /// Returns the next frame. If no frame is queued, sleeps for `wait` and returns `None`.
     fn next(&self, wait: Duration) -> Option<Vec<u8>> {
         let next = self.into.borrow_mut().pop_front();
         if next.is_none() {

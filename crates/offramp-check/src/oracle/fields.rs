@@ -117,7 +117,7 @@ pub(super) struct FieldDifference {
     pub got: Vec<u8>,
 }
 
-/// The layout of a parsed frame.
+/// The positions of a frame's headers and payload.
 pub(super) struct Parsed {
     pub layout: FrameLayout,
 }
@@ -129,8 +129,8 @@ impl Parsed {
         Some(Self { layout })
     }
 
-    /// Returns the offset of the transport checksum. The offset also applies to a super-frame, whose length fields
-    /// contain the total length.
+    /// Returns the offset of the transport checksum in the frame. A super-frame has its checksum at the same offset as
+    /// its segments.
     pub(super) fn checksum_at(&self) -> usize {
         let offset = if self.layout.transport == Transport::Udp { 6 } else { 16 };
         self.layout.transport_start + offset
@@ -240,7 +240,8 @@ pub(super) fn differences(expected: &[u8], got: &[u8], allowed: Allowed) -> Vec<
     found
 }
 
-/// Removes padding, or a trailer that was sent, from a captured frame. Coalescing may remove padding and trailers.
+/// Removes padding, or a trailer that was sent, from a captured frame. A difference in them is no fault, because
+/// coalescing may remove them.
 fn without_tail<'a>(expected: &[u8], got: &'a [u8], packet_end: usize) -> &'a [u8] {
     let is_padded = got.len() > packet_end && got.len() <= PADDED_LEN_MAX;
     let has_trailer = expected.len() > packet_end && got.len() == expected.len();

@@ -24,7 +24,7 @@ pub(super) const LEN_MAX: usize = 320 << 10;
 pub(super) const FRAMES_LEN: usize = 128 << 10;
 /// Maximum number of received frames with their queue in one answer.
 pub(super) const ARRIVALS_MAX: usize = 256;
-/// Maximum wait requested for a capture.
+/// Maximum time for which the server waits for a captured frame. Longer requests are reduced to this time.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Interval at which a reader or writer checks the stop flag.
 pub(super) const STOP_INTERVAL: Duration = Duration::from_millis(200);
@@ -51,6 +51,7 @@ pub(super) enum Answer {
     /// The kernel's error number; 0 if the frame was sent.
     Sent(i32),
     Frames(Vec<Captured>),
+    /// The lines of [`Request::Finish`] about settings that were not restored; empty for [`Request::CheckLink`].
     Done(Vec<String>),
     Steering(Steering),
     Arrivals(Vec<Arrival>),
@@ -195,7 +196,8 @@ fn wait(body: &[u8]) -> Result<Duration, Malformed> {
     Ok(Duration::from_micros(u32::from_be_bytes(usecs).into()).min(WAIT_MAX))
 }
 
-/// Encodes a received frame's queue as its number plus 1 (0: unknown), the length of the frame's head, and the head.
+/// Encodes a received frame: the number of its queue plus 1, or 0 for an unknown queue; the length of its head; its
+/// head.
 fn arrival_bytes(arrival: &Arrival) -> Vec<u8> {
     let number = arrival.queue.map_or(0, |queue| queue.saturating_add(1));
     [&number.to_be_bytes()[..], &[arrival.head.len() as u8], &arrival.head].concat()
@@ -251,7 +253,7 @@ fn frames(mut bytes: &[u8]) -> Result<Vec<Captured>, Malformed> {
     Ok(frames)
 }
 
-/// Writes a message after its length. The stream's write timeout must be [`STOP_INTERVAL`].
+/// Writes the length of a message, and then the message. The stream's write timeout must be [`STOP_INTERVAL`].
 pub(super) fn write(stream: &mut impl Write, message: &[u8], patience: Duration, stop: &AtomicBool) -> io::Result<()> {
     let limit = Limit::new(patience, stop);
     let bytes = [&(message.len() as u32).to_be_bytes()[..], message].concat();
@@ -315,7 +317,8 @@ fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// The time limit of a whole message, even if its bytes are transferred slowly.
+/// The time limit for the transfer of a whole message, and the stop flag. A slow sender of single bytes cannot extend
+/// the limit.
 struct Limit<'a> {
     begun: Instant,
     patience: Duration,
@@ -388,7 +391,7 @@ mod tests {
         }
     }
 
-    /// An endless stream that transfers one byte per call, and counts down `left`.
+    /// An endless stream that transfers one byte per call. Call number `left` sets the stop flag.
     struct Trickle<'a> {
         left: usize,
         stop: &'a AtomicBool,

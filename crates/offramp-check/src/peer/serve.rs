@@ -245,7 +245,8 @@ fn is_to_discard(frame: &[u8]) -> bool {
     datagrams_of(frame).is_some_and(|(_, to, _)| to.port() == PORTS[1])
 }
 
-/// Returns whether an address is public: neither loopback, private (RFC 1918, RFC 4193), link-local nor for benchmarks.
+/// Returns whether an address is public: neither loopback, private (RFC 1918, RFC 4193), link-local, shared (RFC 6598)
+/// nor for benchmarks (RFC 2544).
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

@@ -1,4 +1,4 @@
-//! A capture of the faults' frames in pcapng format.
+//! A capture of the faulty cases' frames in pcapng format.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::verdict::{Report, Verdict};
 const KINDS: [&str; 3] = ["sent", "expected", "captured"];
 
 /// Returns a capture with the sent, expected and captured frames of each faulty offload. Each kind of frame has its own
-/// interface in the capture. Comments name the verdict.
+/// interface in the capture. A comment on each frame names the offload, the direction and the kind of frame.
 ///
 /// # Errors
 /// Never returns an error, because the writer writes to memory.

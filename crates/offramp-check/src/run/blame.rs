@@ -12,12 +12,13 @@ use crate::packet::{Ip, Protocol, Way};
 use crate::plan;
 use crate::verdict::{Blame, Evidence, Finding, Verdict};
 
-/// Numbers of repeats of a case in the search for the side at fault. The search ends when the case is wrong with its
-/// setting both before and after the comparison of the sides. Repeats are needed because frames are coalesced only if
-/// they are received together. The last number is large enough to find a fault with a probability of 1/400 per repeat.
+/// Numbers of repeats of a case in each round of the search for the side at fault. The search ends after the first
+/// round in which the case is wrong with its setting both before and after the comparison of the sides. Repeats are
+/// needed because frames are coalesced only if they are received together. The last number is large enough to find a
+/// fault with a probability of 1/400 per repeat.
 const REPEATS: [usize; 4] = [5, 40, 400, 1600];
-/// Number of repeats with one side in software, divided by the number of repeats with the offloads of both sides. With
-/// 8, a check blames a side without fault with a probability of at most 1/200.
+/// Number of repeats with the offloads of one side off, divided by the number of repeats with the offloads of both
+/// sides. With 8, a check blames a side without fault with a probability of at most 1/200.
 const OFF_FACTOR: usize = 8;
 /// Maximum number of repeats with the number, and so the bytes, of the wrong case. Further repeats get new numbers.
 const REPEATS_ALIKE: usize = 5;
@@ -35,8 +36,8 @@ const LOSS_PROBES: usize = 64;
 /// choice, and add up to about one second.
 const LOSS_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(800)];
-/// Number of rounds with plain frames and a repeat of a case that the path may have lost. The number is an arbitrary
-/// choice.
+/// Number of rounds, each with plain frames and then one repeat of a case that the path may have lost. The number is an
+/// arbitrary choice.
 const LOOKS: usize = 2;
 
 impl Direction<'_> {
@@ -123,7 +124,8 @@ impl Direction<'_> {
         Ok(times)
     }
 
-    /// Returns the shortest delay of a case in several attempts, or `None` if an attempt fails.
+    /// Returns the shortest delay of a case in `looks` attempts, or `None` if an attempt fails. An attempt with a delay
+    /// up to [`HELD_MAX`] is the last.
     fn least_delay(&mut self, case: &Case, setting: &Setting, looks: usize) -> Result<Option<Duration>, CheckError> {
         self.apply(setting)?;
         let mut least: Option<Duration> = None;
@@ -204,8 +206,8 @@ impl Direction<'_> {
         }))
     }
 
-    /// Returns the features that the sender needs. Before Linux 6.11, a socket segments datagrams only if the interface
-    /// computes checksums.
+    /// Returns the features without which the sender cannot send the case. Before Linux 6.11, a socket segments
+    /// datagrams only if the interface computes checksums.
     fn least_for(&mut self, case: &Case) -> Result<Vec<&'static str>, CheckError> {
         if case.way != Way::UdpSocket {
             return Ok(Vec::new());

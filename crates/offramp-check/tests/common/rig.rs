@@ -46,7 +46,7 @@ impl Settings {
     }
 }
 
-/// The test bed and its threads.
+/// The test bed, the two TAPs, and the thread that runs their adapters.
 pub struct Rig {
     // Fields in drop order: the worker, the TAPs, the bed.
     _worker: Worker,

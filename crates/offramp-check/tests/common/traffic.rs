@@ -1,4 +1,4 @@
-//! Other traffic during a check. The tests of the program include this file.
+//! Other traffic during a check. The tests of the `offramp` program include this file, too.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use offramp_ports::sys::NetNs;
 const RUNS: &str = "OFFRAMP_CHECK_RUNS";
 const PORT: u16 = 9;
 /// Number of datagrams in a burst. After a burst, the sender pauses for as long as the burst took, so that the sender
-/// uses half of a thread's time. A burst fits into the shortest queue of the path, so that the traffic is no flood.
+/// uses half of a thread's time. A burst fits into the shortest queue of the path, so that the traffic alone overflows
+/// no queue.
 const BURST: usize = 32;
 
 pub fn runs() -> u64 {

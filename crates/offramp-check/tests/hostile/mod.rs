@@ -1,4 +1,5 @@
-//! The server's guarantees for arbitrary bytes of a client. A fuzz target and ordinary tests use this module.
+//! Checks the guarantees that the server keeps for arbitrary bytes from a client. A fuzz target and ordinary tests use
+//! this module.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -22,11 +23,12 @@ pub const OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];
 const OUT_PER_IN_MAX: usize = 3;
 /// Maximum length of an answer in bytes, as accepted by a client.
 const ANSWER_LEN_MAX: usize = 320 << 10;
-/// Known kinds of answers.
+/// First bytes of the known answers.
 const ANSWERS: [u8; 8] = [0x81, 0x82, 0x83, FRAMES, 0x85, 0x86, 0x87, REFUSED];
 const FRAMES: u8 = 0x84;
 const REFUSED: u8 = 0xff;
-/// Length of a length field, and of the vnet header before each frame of an answer, in bytes.
+/// Length of the length field before each message and each frame, in bytes. [`HEADER_LEN`]: length of the vnet header
+/// before each frame of an answer.
 const LENGTH_LEN: usize = 4;
 const HEADER_LEN: usize = 12;
 /// Maximum number of bytes per read, so that messages are received in pieces.
@@ -65,7 +67,7 @@ struct Loopback {
     count: Rc<Count>,
 }
 
-/// Records the state of an interface, and the number of bytes sent.
+/// Records whether the interface is open, and the number of bytes sent.
 #[derive(Default)]
 struct Count {
     is_open: Cell<bool>,

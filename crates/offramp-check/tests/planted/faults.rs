@@ -617,7 +617,7 @@ pub fn flags(frames: &mut [Vec<u8>], change: impl Fn(usize, u8) -> u8) {
     }
 }
 
-/// Shortens a frame by `-by` bytes, and updates its length fields and checksums.
+/// Shortens a frame, and updates its length fields and checksums. `by` is the change of the length, and is negative.
 fn resize(frame: &mut Vec<u8>, by: isize) {
     let Some(at) = layout(frame) else { return };
     frame.truncate(at.packet_end.saturating_add_signed(by));

@@ -74,9 +74,10 @@ pub struct Stage {
     tap: TapQueue,
     settings: Arc<Settings>,
     planted: Planted,
-    /// Frames made from the host's last frame, in reverse order.
+    /// Faulty frames made from the host's last frame and not yet sent, in reverse order.
     made: Vec<Vec<u8>>,
     current: Option<FrameBuffer<Vec<u8>>>,
+    /// Received frames of the present batch, not yet delivered to the host.
     gathered: Vec<(RxMeta, Vec<u8>)>,
     /// Average number of frames per faulty frame.
     one_in: u64,
@@ -303,7 +304,8 @@ fn goes_on(last: &[u8], at: FrameLayout, frames: usize, next: &[u8]) -> bool {
     has_next_id && sequence(last).wrapping_add(at.payload_len() as u32) == sequence(next)
 }
 
-/// Returns the headers with counting fields and the ignored field cleared.
+/// Returns the headers with the ignored field cleared, and with the fields that change in each frame cleared: lengths,
+/// ID, sequence number and checksums.
 fn headers_of(frame: &[u8], at: FrameLayout, ignored: Ignored) -> Vec<u8> {
     let mut headers = frame[..at.payload_start].to_vec();
     let (ip, tcp) = (at.network_start, at.transport_start);

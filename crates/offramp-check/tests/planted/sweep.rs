@@ -1,4 +1,4 @@
-//! Further planted faults, for a total of one hundred.
+//! Further planted faults. With those of `faults.rs`, there are at least one hundred.
 
 use offramp_check::fault::Fault;
 use offramp_check::verdict::Blame;
