@@ -1,7 +1,7 @@
-//! One case of a check: the input as data, and the expected frames.
+//! One case of a check: the frames to send, and the frames expected at the receiver.
 //!
-//! The expected frames are built from the data of the input, segment by segment and field by field. The code is slow
-//! and obvious, and follows the rules of Linux' software segmentation.
+//! A case is data, from which both kinds of frames are built, segment by segment and field by field. The code follows
+//! the rules of Linux' software segmentation, and prefers simplicity to speed.
 
 use std::fmt;
 
@@ -86,8 +86,8 @@ impl Checksum {
     }
 }
 
-/// The property in which one frame of a train differs from the other frames. Coalescing must not merge the differing
-/// frame with the other frames. Reports quote the comment of each variant.
+/// The difference between the frames of a train, if there is one. Coalescing must preserve this difference. Reports
+/// quote the comment of each variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::EnumMessage, strum::VariantArray)]
 pub enum Train {
     /// all alike
@@ -161,7 +161,7 @@ pub enum Load {
     Train {
         /// Payload bytes of each frame.
         len: u16,
-        /// The property in which one frame of the train differs from the other frames.
+        /// The difference between the frames.
         kind: Train,
     },
 }
@@ -180,7 +180,7 @@ pub struct Case {
     pub ip_options: u8,
     /// Options of every TCP header.
     pub tcp_options: TcpOptions,
-    /// True if CWR is set (TSO with ECN).
+    /// True if the super-frame has CWR set, as for TSO with ECN.
     pub cwr: bool,
     /// True if the last segment has PSH set.
     pub push: bool,
@@ -287,7 +287,7 @@ impl Case {
             identity,
             station: if is_of_socket { Station::Group } else { Station::Nobody },
             class: 0,
-            // A socket sends its datagrams to a multicast group. A hop limit of 1 keeps the datagrams on the link.
+            // A UDP socket sends to a multicast group. A hop limit of 1 keeps its datagrams on the link.
             hops: if is_of_socket { 1 } else { 64 },
             ip_id: self.ip_id,
             ip_options: self.ip_options,
@@ -461,7 +461,7 @@ impl Case {
     }
 }
 
-/// Timestamp of a case's first frame.
+/// Value of the TCP timestamp in all frames of a case, up to the change in a [`Train::Timestamp`].
 const FIRST_TIMESTAMP: u32 = 0x0070_0001;
 /// Identity for headers that are not sent; only their lengths are used.
 const NOBODY: Identity = Identity { run: 0, case: 0 };

@@ -130,8 +130,9 @@ pub trait End {
         Ok(Steering::NotOffered)
     }
 
-    /// Returns the next frame of a check with its receive queue, or `None` if no frame is received within `wait`. The
-    /// first call starts the capture of receive queues, and the next [`End::apply`] ends this capture.
+    /// Returns the head of the next captured frame and the frame's receive queue, or `None` if no frame is received
+    /// within `wait`. The first call starts the capture of receive queues, and the next [`End::apply`] ends this
+    /// capture.
     ///
     /// # Errors
     /// Returns an error if the interface no longer exists.

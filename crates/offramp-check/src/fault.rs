@@ -1,9 +1,9 @@
-//! Names of the faults of frames.
+//! Names of the faults that a check can report.
 
 use serde::Serialize;
 use strum::EnumMessage;
 
-/// A fault, named after its symptom on the wire. Reports quote the comment of each variant.
+/// A fault, named after its symptom in the captured frames. Reports quote the comment of each variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, strum::EnumMessage)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {

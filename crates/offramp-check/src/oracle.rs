@@ -1,5 +1,5 @@
-//! Compares captured frames with the expected frames, byte by byte. A difference is the first differing field, with the
-//! name of a fault.
+//! Compares captured frames with the expected frames, byte by byte, and names the fault behind the first differing
+//! field.
 //!
 //! An interface can deliver super-frames, and frames with partial checksums. The oracle first segments super-frames and
 //! completes partial checksums as the metadata says, so that the oracle compares only wire frames.

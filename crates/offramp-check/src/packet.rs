@@ -1,5 +1,6 @@
-//! Frames as fields and as bytes. Checksums are computed word by word as in RFC 1071. The code that builds frames is
-//! independent of the adapter's code, so that both cannot have the same error.
+//! Builds frames from their header fields, and recognizes the case of a frame by its IP addresses. Checksums are
+//! computed word by word as in RFC 1071. The code that builds frames is independent of the adapter's code, so that both
+//! cannot have the same error.
 
 use offramp_offload::meta::RxMeta;
 

@@ -154,8 +154,8 @@ fn check(
     Ok(rows)
 }
 
-/// The enabled features: transmit offloads of the sender, and receive offloads of the receiver. All other features are
-/// off.
+/// The features to enable: transmit offloads of the sender, and receive offloads of the receiver. All other features
+/// that a check switches are off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Setting {
     transmit: Vec<&'static str>,
@@ -435,8 +435,8 @@ impl Direction<'_> {
         Ok(Row { cases: 1, ..self.row(MTU, interface, Vec::new(), verdict) })
     }
 
-    /// Checks all offloads of both ends together, except offloads whose separate check found a fault. Sends the cases
-    /// of the remaining offloads.
+    /// Checks all offloads of both ends together, except offloads whose separate check found a fault. Only the cases of
+    /// the remaining offloads are sent.
     fn together(&mut self, mtu: usize, interface: &str) -> Result<Row, CheckError> {
         let is_wrong = |offload: &&Offload| {
             self.rows.iter().any(|row| row.offload == offload.name && matches!(row.verdict, Verdict::Wrong(_)))

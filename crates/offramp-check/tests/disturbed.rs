@@ -1,4 +1,5 @@
-//! Tests of a disturbed check: the check ends with an error of one sentence, and restores every setting.
+//! Tests of a check that is stopped, or whose interface changes: the check ends with a short error, and restores every
+//! setting.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Tests of repeated checks on Linux' own paths with other traffic. No check may find a fault.
+//! Tests of repeated checks on correct paths, of Linux alone and with offramp's adapters, under other traffic. No check
+//! may find a fault.
 
 mod common;
 

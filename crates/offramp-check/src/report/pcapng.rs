@@ -10,11 +10,11 @@ use pcap_file::{DataLink, PcapError};
 
 use crate::verdict::{Report, Verdict};
 
-/// Kinds of frames. Each kind is an interface of the capture.
+/// Kinds of frames, each with a separate interface in the capture.
 const KINDS: [&str; 3] = ["sent", "expected", "captured"];
 
-/// Returns a capture with the sent, expected and captured frames of each faulty offload. Each kind of frame has its own
-/// interface in the capture. A comment on each frame names the offload, the direction and the kind of frame.
+/// Returns a capture with the sent, expected and captured frames of each faulty offload. A comment on each frame names
+/// the offload, the direction and the kind of frame.
 ///
 /// # Errors
 /// Never returns an error, because the writer writes to memory.

@@ -26,8 +26,8 @@ const REPEATS_ALIKE: usize = 5;
 const HELD_MAX: Duration = Duration::from_millis(50);
 /// Maximum wait for a held frame.
 const HELD_PATIENCE: Duration = Duration::from_secs(1);
-/// Number of attempts to measure the usual delay, and number of rounds that must all show a frame held too long. A busy
-/// processor can also delay frames.
+/// Number of attempts to measure the usual delay, and number of rounds that must all show a frame held too long.
+/// Several are needed, because a busy processor can also delay frames.
 const HELD_LOOKS: usize = 5;
 const HELD_ROUNDS: usize = 8;
 /// Number of frames sent to detect a lossy path.
@@ -169,7 +169,7 @@ impl Direction<'_> {
         Ok(Blame::Unrepeatable)
     }
 
-    /// Repeats a wrong case `on` times with its setting, and `off` times with the software path on one side. Returns
+    /// Repeats a wrong case `on` times with its setting, and `off` times with the offloads of one side off. Returns
     /// `None` if all frames of the case are as expected with its setting.
     fn compare_sides(
         &mut self,

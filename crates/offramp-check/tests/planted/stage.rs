@@ -1,4 +1,4 @@
-//! An adapter with a planted fault: a stage between the adapter and its host.
+//! Plants a fault in an adapter, by a stage between the adapter and its host.
 //!
 //! On transmit, the stage first processes the host's request correctly, and then changes the resulting frames. On
 //! receive, the stage changes the adapter's frames, or coalesces them by a wrong rule.
@@ -48,7 +48,7 @@ pub enum Ignored {
 pub enum Planted {
     None,
     Transmit(Transmit),
-    /// A fault in frames received while this offload is on.
+    /// A fault in frames that are received while these offloads are on.
     Receive(Offloads, Receive),
     /// A fault in the removal of VLAN tags on receive.
     Strips(Receive),
