@@ -17,7 +17,7 @@ use crate::error::CheckError;
 use crate::packet::{Identity, Ip, PORTS, Station, Way};
 use crate::plan::{self, Side};
 
-/// Maximum time without a request from a client.
+/// Maximum wait for a client's next request, and for a client to read an answer.
 const IDLE_MAX: Duration = Duration::from_mins(1);
 /// Maximum duration of a client's session.
 const SESSION_MAX: Duration = Duration::from_mins(15);

@@ -65,8 +65,8 @@ pub enum Planted {
     Always(fn(&mut Vec<u8>)),
 }
 
-/// Seed of the random generator. With this seed and a fault probability of 1/400 per frame, the first faulty frame is
-/// frame 45, within the cases of a quick check.
+/// Seed of the random generator. With this seed and a fault probability of 1/400 per frame, the 46th frame is the first
+/// faulty one, so a quick check sends it.
 const SEED: u64 = 136;
 
 /// A host port with a planted fault.
