@@ -108,16 +108,19 @@ impl Daemon {
     }
 
     fn reload(&self) -> Outcome {
+        let Some(path) = self.file() else {
+            return Err(wrong("the daemon was started without a file; use \"offramp port\", or restart it"));
+        };
         let running = self.state().config.clone();
         let of_clients = self.state().of_clients.clone();
-        let file = Config::load(self.file()).map_err(wrong)?;
+        let file = Config::load(path).map_err(wrong)?;
         // A port or switch that is now in the file no longer belongs to a client.
         let mut others = Config { daemon: running.daemon.clone(), ..running.clone() };
         let is_in_file = |name: &String| file.ports.iter().any(|port| port.name == *name);
         others.ports.retain(|port| of_clients.ports.contains(&port.name) && !is_in_file(&port.name));
         let is_in_file = |name: &String| file.switches.iter().any(|switch| switch.name == *name);
         others.switches.retain(|switch| of_clients.switches.contains(&switch.name) && !is_in_file(&switch.name));
-        let mut target = Config::load_beside(self.file(), &others).map_err(wrong)?;
+        let mut target = Config::load_beside(path, &others).map_err(wrong)?;
         self.threads().given.replace(&mut target);
         if target.daemon != running.daemon {
             return Err(wrong("[daemon] cannot change while the daemon runs; restart it"));
@@ -189,7 +192,7 @@ impl Daemon {
         state.switches.iter().for_each(|switch| switch.place(&state.config.ports));
         difference.added.ports = added.into_iter().map(|port| port.name).collect();
         let of_added = |(port, _): &(&str, String)| difference.added.ports.iter().any(|added| added == port);
-        target.mtu_mismatches().filter(of_added).for_each(|(_, mismatch)| eprintln!("offramp: {mismatch}"));
+        target.mtu_mismatches().filter(of_added).for_each(|(_, mismatch)| log!("offramp: {mismatch}"));
         let new = target.switches.iter().filter(|switch| !running.has_switch(&switch.name));
         difference.added.switches = new.map(|switch| switch.name.clone()).collect();
         Ok(difference)

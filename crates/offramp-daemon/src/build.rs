@@ -38,7 +38,7 @@ pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
             let interface = (kind.open)(name, port.mtu)?;
             let too_small = |mtu| wire::too_small(name, mtu, port.mtu, &port.security.vlans);
             if let Some(warning) = interface.mtu().and_then(too_small) {
-                eprintln!("offramp: port \"{}\": {warning}", port.name);
+                log!("offramp: port \"{}\": {warning}", port.name);
             }
             Ok::<_, String>(interface)
         };

@@ -26,7 +26,8 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct Daemon {
     started: Instant,
-    file: PathBuf,
+    /// The configuration file; `None` if the configuration is not from a file.
+    file: Option<PathBuf>,
     threads: Threads,
     sandbox: SandboxStatus,
     changes: Sender<Asked>,
@@ -54,7 +55,7 @@ impl Daemon {
     /// Creates the daemon for running ports and switches. Also returns the receiver of requested changes, for the
     /// thread that makes the changes.
     pub(crate) fn new(
-        file: PathBuf,
+        file: Option<PathBuf>,
         config: Config,
         (ports, switches): (Vec<Arc<Port>>, Vec<RunningSwitch>),
         threads: Threads,
@@ -70,9 +71,9 @@ impl Daemon {
         lock(&self.state)
     }
 
-    /// Returns the path of the daemon's configuration file.
-    pub(crate) fn file(&self) -> &Path {
-        &self.file
+    /// Returns the path of the daemon's configuration file, if there is one.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// Returns the state shared by threads and sockets.
@@ -218,7 +219,7 @@ impl Daemon {
         let marks: Vec<_> = self.ports().iter().flat_map(marks).collect();
         let is_at_rest = self.threads.rest.bring_about(&marks);
         if let Err(error) = self.threads.keys.close() {
-            eprintln!("offramp: noting how far keys have come: {error}; they continue after what was reserved");
+            log!("offramp: noting how far keys have come: {error}; they continue after what was reserved");
         }
         // Other references may keep the ports alive until the process ends, so the sockets are removed here.
         for port in self.state().ports.iter() {

@@ -55,6 +55,13 @@ macro_rules! hosts {
             }
         }
 
+        impl HostConfig {
+            /// Returns the reason why the host cannot be opened, as [`PortKind::missing`] does.
+            pub fn missing(&self) -> Option<String> {
+                match self { $(Self::$kind(config) => config.missing(),)* }
+            }
+        }
+
         /// A running host of a port.
         #[derive(Debug)]
         pub enum RunningHost {
@@ -231,6 +238,11 @@ fn known_table<'a, 'b>(
     };
     match table.keys().find(|key| !known.contains(&key.as_ref().as_ref())) {
         None => Ok(table),
+        Some(key) if key.as_ref() == packet::WIRE.name => {
+            let message =
+                "packet is a kind of wire; write host = { tap = \"NAME\" } and wire = { packet = \"INTERFACE\" }";
+            Err(check.0.wrong(key.span(), message))
+        }
         Some(key) => Err(check.0.wrong(key.span(), unknown("key", key.as_ref(), known.iter().copied()))),
     }
 }

@@ -46,6 +46,14 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 
+/// Prints a line to standard error. The line is lost if standard error has no reader, such as a closed terminal.
+macro_rules! log {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod apply;
 mod build;
 mod change;
@@ -78,4 +86,4 @@ mod watchdog;
 
 pub use config::{Config, ConfigError};
 pub use daemon::Daemon;
-pub use run::{GuestSockets, Process, StartError, check};
+pub use run::{GuestSockets, Input, Process, READY, StartError, check};

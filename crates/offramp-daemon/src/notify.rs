@@ -16,7 +16,7 @@ pub const STOPPING: &str = "STOPPING=1";
 pub fn notify(state: &str) {
     let sent = connected().map(|socket| socket.and_then(|socket| socket.send(state.as_bytes())));
     if let Some(Err(error)) = sent {
-        eprintln!("offramp: cannot tell the service manager {state:?}: {error}");
+        log!("offramp: cannot tell the service manager {state:?}: {error}");
     }
 }
 

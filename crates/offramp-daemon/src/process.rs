@@ -39,7 +39,7 @@ fn end_with_any_thread() {
     panic::set_hook(Box::new(move |info| {
         print(info);
         if thread::current().name() != Some(CLIENT_THREAD) {
-            eprintln!("offramp: a thread has failed, which is a defect of offramp; the process ends");
+            log!("offramp: a thread has failed, which is a defect of offramp; the process ends");
             std::process::abort();
         }
     }));

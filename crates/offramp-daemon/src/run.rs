@@ -30,7 +30,7 @@ use crate::watchdog;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +39,9 @@ use std::sync::Arc;
 /// everything of one user.
 const CONTROL_DIRECTORY_MODE: u32 = 0o755;
 const PRIVATE_DIRECTORY_MODE: u32 = 0o700;
+
+/// The start of the line that reports readiness on standard output.
+pub const READY: &str = "offramp: ready: ";
 
 /// The error of a failed start, as a one-line message.
 #[derive(Debug, thiserror::Error)]
@@ -75,18 +78,52 @@ pub struct GuestSockets {
     pub path: Option<PathBuf>,
 }
 
-/// Checks a file, and returns the number of its ports. Takes ownership of sockets passed by a service manager.
-///
-/// # Errors
-/// Returns the first error, in one line.
-pub fn check(file: &Path, sockets: &GuestSockets) -> Result<usize, StartError> {
-    read(file, sockets).map(|(config, _)| config.ports.len()).map_err(StartError)
+/// The configuration of a process.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A file, which the process reads again at SIGHUP.
+    File(PathBuf),
+    /// The text of a file, written by a program.
+    Text {
+        /// The name of the text in error messages.
+        name: &'static str,
+        /// The text.
+        toml: String,
+    },
 }
 
-/// Reads the configuration from a file, and takes the passed sockets.
-fn read(file: &Path, sockets: &GuestSockets) -> Result<(Config, Given), Cause> {
+impl Input {
+    fn load(&self) -> Result<Config, ConfigError> {
+        match self {
+            Self::File(file) => Config::load(file),
+            Self::Text { name, toml } => Config::parse(Path::new(name), toml),
+        }
+    }
+
+    fn file(&self) -> io::Result<Option<PathBuf>> {
+        if let Self::File(file) = self { std::path::absolute(file).map(Some) } else { Ok(None) }
+    }
+}
+
+/// Checks a configuration. Returns the number of its ports, and the reasons why it cannot start on this machine now,
+/// each in one line. Takes ownership of sockets passed by a service manager.
+///
+/// # Errors
+/// Returns the first error of the configuration, in one line.
+pub fn check(input: &Input, sockets: &GuestSockets) -> Result<(usize, Vec<String>), StartError> {
+    let (config, _) = read(input, sockets).map_err(StartError)?;
+    let user = Identity::find(&config).err().map(|error| error.to_string());
+    let missing = config.ports.iter().flat_map(|port| {
+        let of_port = [port.host.missing(), port.wire.interface().and_then(|(kind, name)| (kind.missing)(name))];
+        of_port.into_iter().flatten().map(|missing| format!("port \"{}\": {missing}", port.name))
+    });
+    Ok((config.ports.len(), user.into_iter().chain(missing).collect()))
+}
+
+/// Reads the configuration, and takes the passed sockets.
+fn read(input: &Input, sockets: &GuestSockets) -> Result<(Config, Given), Cause> {
     let passed = given::take(sockets.fd)?;
-    let mut config = Config::load(file)?;
+    let mut config = input.load()?;
     let path = sockets.path.as_ref().map(std::path::absolute).transpose();
     let path = path.map_err(|cause| Cause::System { doing: "--socket-path", cause })?;
     let given = Given::new(passed, path, &mut config)?;
@@ -121,12 +158,12 @@ fn start_here(config: Config) -> Result<Arc<Daemon>, Cause> {
         given: Arc::default(),
     };
     let status = SandboxStatus { level: SandboxLevel::Off, seccomp: false, landlock: None, lacks: Vec::new() };
-    start(PathBuf::new(), config, devices, threads, status)
+    start(None, config, devices, threads, status)
 }
 
 /// Starts the ports and switches of a configuration, and the thread that makes changes.
 fn start(
-    file: PathBuf,
+    file: Option<PathBuf>,
     config: Config,
     devices: Devices,
     threads: Threads,
@@ -154,12 +191,14 @@ impl Process {
     ///
     /// # Errors
     /// Returns the first failure, in one line.
-    pub fn start(file: &Path, sockets: &GuestSockets) -> Result<Self, StartError> {
-        begin(file, sockets).map_err(StartError)
+    pub fn start(input: &Input, sockets: &GuestSockets) -> Result<Self, StartError> {
+        begin(input, sockets).map_err(StartError)
     }
 
-    /// Runs until SIGTERM or SIGINT, and reads the file again at SIGHUP. Returns whether every fetched frame was sent.
+    /// Reports readiness, and runs until SIGTERM or SIGINT. Reads the file again at SIGHUP. Returns whether every
+    /// fetched frame was sent.
     pub fn until_told(mut self) -> bool {
+        say_ready(&self.daemon);
         notify::notify(notify::READY);
         while let Some(signal) = self.signals.forever().next() {
             if signal != SIGHUP {
@@ -178,25 +217,25 @@ impl Process {
     fn reload(&self) {
         notify::reloading();
         match self.daemon.change(Change::Reload) {
-            Ok(difference) => eprint!("offramp: reloaded\n{difference}"),
-            Err((_, error)) => eprintln!("offramp: reload: {error}; nothing has changed"),
+            Ok(difference) => log!("offramp: reloaded\n{}", difference.to_string().trim_end()),
+            Err((_, error)) => log!("offramp: reload: {error}; nothing has changed"),
         }
         notify::notify(notify::READY);
     }
 }
 
-fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
-    let (config, given) = read(file, sockets)?;
+fn begin(input: &Input, sockets: &GuestSockets) -> Result<Process, Cause> {
+    let (config, given) = read(input, sockets)?;
     let system = |doing| move |cause| Cause::System { doing, cause };
     process::prepare().map_err(system("setting the limits of the process"))?;
     // The signal handlers are installed before any step that a signal would leave half done.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
-    let file = std::path::absolute(file).map_err(system("finding the file"))?;
+    let file = input.file().map_err(system("finding the file"))?;
     let identity = Identity::find(&config)?;
     directory::is_private(config.daemon.directory())?;
     config.daemon.sockets().try_for_each(|(key, path)| socket::check_free(key, path))?;
     let devices = build::open_devices(&config)?;
-    config.mtu_mismatches().for_each(|(_, mismatch)| eprintln!("offramp: {mismatch}"));
+    config.mtu_mismatches().for_each(|(_, mismatch)| log!("offramp: {mismatch}"));
     let made = make_control_directory(&config.daemon, &identity)?;
     if let Some(directory) = &config.daemon.state_directory {
         identity.make_directory(directory, PRIVATE_DIRECTORY_MODE)?;
@@ -209,7 +248,7 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     let metrics = config.daemon.metrics.as_ref().map(|address| MetricsSocket::listen(address, groups)).transpose()?;
     let touched = Arc::new(TouchedMemory::open());
     let (sandbox, sandbox_status, socket_directories) =
-        sandbox::enter(&config, &file, std::env::var(notify::SOCKET_VARIABLE).ok().as_deref());
+        sandbox::enter(&config, file.as_deref(), std::env::var(notify::SOCKET_VARIABLE).ok().as_deref());
     let controls = listen_for_clients(&config.daemon, groups)?;
     let rest = Rest::new().map_err(BuildError::Rest)?;
     keeper.start(&keys, &sandbox).map_err(system("starting a thread"))?;
@@ -248,13 +287,24 @@ fn make_control_directory(config: &DaemonConfig, identity: &Identity) -> Result<
     Ok(made)
 }
 
+/// Prints the line that ends the start: the numbers of ports and switches, and the control socket. Standard output may
+/// have no reader; the error is ignored.
+fn say_ready(daemon: &Daemon) {
+    let state = daemon.state();
+    let count = |number: usize, one: &str, more: &str| format!("{number} {}", if number == 1 { one } else { more });
+    let ports = count(state.ports.len(), "port", "ports");
+    let switches = count(state.switches.len(), "switch", "switches");
+    let control = state.config.daemon.control.display();
+    let _ = writeln!(io::stdout(), "{READY}{ports}, {switches}, control {control}");
+}
+
 /// Prints the active restrictions of the sandbox, and warns of restrictions that the kernel lacks.
 fn say(sandbox: &SandboxStatus) {
     if sandbox.lacks.is_empty() {
         // Standard output may have no reader; the error is ignored.
         let _ = writeln!(io::stdout(), "offramp: {sandbox}");
     } else {
-        eprintln!("offramp: {sandbox}");
+        log!("offramp: {sandbox}");
     }
 }
 

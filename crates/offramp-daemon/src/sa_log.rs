@@ -29,7 +29,7 @@ impl EventLog {
         // The thread ends when the last association and the port's control are dropped.
         thread::Builder::new().name("ofr-sa-events".into()).spawn(move || {
             for event in events {
-                eprintln!("offramp: port \"{port}\": {event}");
+                log!("offramp: port \"{port}\": {event}");
                 let mut kept = kept.lock();
                 if kept.len() == EVENTS_MAX {
                     kept.pop_front();
@@ -54,7 +54,7 @@ impl EventLog {
 pub fn warn_of(port: &str, direction: SaDirection, config: &SaConfig) {
     let takes_all = matches!(config.mode, Mode::Tunnel(_)) && config.selector == Selector::default();
     if direction == SaDirection::In && takes_all {
-        eprintln!(
+        log!(
             "offramp: port \"{port}\": SA in {:#010x}: its tunnel has no selector, so its peer may send any inner packet; \
              write port.sa.selector",
             config.spi

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// the kernel are reported, and the daemon runs without these restrictions.
 pub fn enter(
     config: &Config,
-    file: &Path,
+    file: Option<&Path>,
     notify_socket: Option<&str>,
 ) -> (Sandbox, SandboxStatus, Option<Vec<PathBuf>>) {
     // The sandbox denies access to the directory of the cipher library, so the library is loaded first.
@@ -46,10 +46,10 @@ fn noted<T>(result: Result<T, SandboxError>, lacks: &mut Vec<String>) -> Option<
 
 /// Returns the permitted directories. `SIGHUP` needs the directories of the configuration and its keys, since editors
 /// replace the old file by a new file. In the directories of sockets, the daemon creates and removes files.
-fn files(config: &Config, file: &Path, notify_socket: Option<&str>) -> FileAccess {
+fn files(config: &Config, file: Option<&Path>, notify_socket: Option<&str>) -> FileAccess {
     let directory = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let mut read: Vec<PathBuf> =
-        [file].into_iter().chain(config.key_files.iter().map(PathBuf::as_path)).map(directory).collect();
+        file.into_iter().chain(config.key_files.iter().map(PathBuf::as_path)).map(directory).collect();
     read.dedup();
     let mut sockets: Vec<_> = config.sockets().map(|path| directory(path)).collect();
     sockets.sort();

@@ -123,13 +123,13 @@ fn keep(keys: &KeyRegistry) {
         match keys.keep() {
             Ok(is_soon) => {
                 if std::mem::take(&mut is_failing) {
-                    eprintln!("offramp: sequence numbers of keys are reserved again");
+                    log!("offramp: sequence numbers of keys are reserved again");
                 }
                 if is_soon { thread::park_timeout(LOOK) } else { thread::park() }
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_failing, true) {
-                    eprintln!("offramp: sequence numbers of keys cannot be reserved: {error}; what is reserved lasts");
+                    log!("offramp: sequence numbers of keys cannot be reserved: {error}; what is reserved lasts");
                 }
                 thread::sleep(RETRY);
             }

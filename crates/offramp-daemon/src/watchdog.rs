@@ -244,14 +244,14 @@ fn look<'a>(
     match step {
         Step::Nothing | Step::Interrupt => {}
         Step::GoesOn => {
-            eprintln!("offramp: thread {thread} of port \"{}\" goes on", first.name);
+            log!("offramp: thread {thread} of port \"{}\" goes on", first.name);
             events.publish(EventKind::Resumed { thread });
             set_stall(None);
         }
         Step::Name => {
             let place =
                 name.map_or("outside of all ports".to_owned(), |name| format!("in the host of port \"{name}\""));
-            eprintln!("offramp: thread {thread} of port \"{}\" has stood still for a second, {place}", first.name);
+            log!("offramp: thread {thread} of port \"{}\" has stood still for a second, {place}", first.name);
             events.publish(EventKind::Stalled { thread, port: name.map(str::to_owned) });
             set_stall(Some(name.unwrap_or_default()));
         }
@@ -270,7 +270,7 @@ fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
     if let Some(news) = report.next(guest.guest_counts(), now_ns) {
         let why = guest.status().last_refusal;
         let why = why.map_or(String::new(), |why| format!("; last frontend disconnected: {why}"));
-        eprintln!("offramp: port \"{}\": {news}{why}", port.name);
+        log!("offramp: port \"{}\": {news}{why}", port.name);
     }
 }
 
@@ -279,7 +279,7 @@ fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     for (who, errno) in port.gone() {
         if reported.insert(who.clone()) {
             let reason = format!("{who} is gone: {}", PortError::Closed(errno));
-            eprintln!("offramp: {reason}; it carries nothing any more");
+            log!("offramp: {reason}; it carries nothing any more");
             events.publish(EventKind::Gone { port: port.name.clone(), reason });
         }
     }
@@ -300,7 +300,7 @@ fn report_limits(port: &Port, limits: &mut [Limit; 2], number: usize, events: &E
 fn end(port: &Port) {
     let why = "the thread of its frames stood still at this guest for two seconds";
     if port.with_guest(|guest| guest.disconnect(why)).unwrap_or_default() {
-        eprintln!("offramp: port \"{}\": its thread stands still there; the frontend is disconnected", port.name);
+        log!("offramp: port \"{}\": its thread stands still there; the frontend is disconnected", port.name);
     }
 }
 

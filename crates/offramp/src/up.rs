@@ -1,12 +1,21 @@
 //! `offramp up`: runs adapters until a signal ends the process.
 
-use crate::exit::{FAILED, SETUP, fail};
-use offramp_daemon::{GuestSockets, Process, StartError, check};
+mod detach;
+mod simple;
+
+use crate::exit::{FAILED, SETUP, fail, print};
+use offramp_daemon::{GuestSockets, Input, Process, check};
+use simple::Simple;
 use std::os::fd::RawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const NOTES: &str = "\
+Examples:
+  offramp up vm.toml
+  offramp up --tap ofr0=198.18.0.1/24 --vhost-user /tmp/vm0.sock            one switch, without a file
+  offramp up --tap ofr0=198.18.0.1/24 --vhost-user /tmp/vm0.sock --print-config > vm.toml
+A line \"offramp: ready: …\" on standard output says that guests can connect and every address is set.
 Signals: SIGTERM and SIGINT end it, when every frame it took has gone out; SIGHUP reads the file again.
 The file is described in docs/config.md; examples/two-taps.toml begins with how to run it.
 Sockets of guests may come from a service manager (LISTEN_FDS), each named after its port: docs/deployment.md.
@@ -21,11 +30,16 @@ const CAPABILITIES: &str = "{\"type\":\"net\"}";
 #[command(after_help = NOTES)]
 pub struct Args {
     /// Adapters, wires, features and processors
-    #[arg(value_name = "FILE.toml", required_unless_present = "print_capabilities")]
+    #[arg(value_name = "FILE.toml", required_unless_present_any = ["tap", "vhost_user", "print_capabilities"])]
     file: Option<PathBuf>,
-    /// Only check the file
+    #[command(flatten)]
+    simple: Simple,
+    /// Only check the file, and what it needs on this machine
     #[arg(long)]
     check: bool,
+    /// Run in the background, and return when the daemon is ready. Its messages still go to standard error
+    #[arg(long, conflicts_with_all = ["check", "print_config"])]
+    detach: bool,
     /// The listening socket of the file's only guest, inherited by this process
     #[arg(long, value_name = "N", conflicts_with = "socket_path")]
     fd: Option<RawFd>,
@@ -39,23 +53,44 @@ pub struct Args {
 
 /// Runs `offramp up`.
 pub fn run(args: &Args) -> ExitCode {
-    let Some(file) = args.file.as_ref().filter(|_| !args.print_capabilities) else {
+    if args.print_capabilities {
         println!("{CAPABILITIES}");
         return ExitCode::SUCCESS;
-    };
-    match up(args, file) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => fail("up: a host did not take the frames queued for it; they are lost", FAILED),
+    }
+    if args.detach {
+        return detach::run();
+    }
+    match up(args) {
+        Ok(status) => status,
         Err(error) => fail(format!("up: {error}"), SETUP),
     }
 }
 
-/// Returns whether every frame accepted by the daemon was sent.
-fn up(args: &Args, file: &Path) -> Result<bool, StartError> {
+fn up(args: &Args) -> Result<ExitCode, String> {
+    let input = match &args.file {
+        Some(file) => Input::File(file.clone()),
+        None => Input::Text { name: simple::NAME, toml: args.simple.file()? },
+    };
+    if let (Input::Text { toml, .. }, true) = (&input, args.simple.print_config) {
+        print(toml);
+        return Ok(ExitCode::SUCCESS);
+    }
     let sockets = GuestSockets { fd: args.fd, path: args.socket_path.clone() };
     if args.check {
-        println!("{}: {} ports, nothing wrong", file.display(), check(file, &sockets)?);
-        return Ok(true);
+        let (ports, missing) = check(&input, &sockets).map_err(|error| error.to_string())?;
+        let name = args.file.as_ref().map_or(simple::NAME.to_owned(), |file| file.display().to_string());
+        let verdict = if missing.is_empty() { "nothing wrong" } else { "the file is right, but cannot start here now" };
+        print(format_args!("{name}: {ports} ports, {verdict}\n"));
+        for missing in &missing {
+            eprintln!("up: {missing}");
+        }
+        return Ok(ExitCode::SUCCESS);
     }
-    Process::start(file, &sockets).map(Process::until_told)
+    let process = Process::start(&input, &sockets).map_err(|error| error.to_string())?;
+    let are_all_sent = process.until_told();
+    Ok(if are_all_sent {
+        ExitCode::SUCCESS
+    } else {
+        fail("up: a host did not take the frames queued for it; they are lost", FAILED)
+    })
 }

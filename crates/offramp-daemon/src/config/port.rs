@@ -19,6 +19,9 @@ use toml::de::DeValue;
 /// Maximum polling time of a thread, microseconds. A longer time would mean a thread that never sleeps.
 pub(super) const POLL_USECS_MAX: i64 = 1_000_000;
 
+/// Minimum MTU of a link with IPv6, bytes (RFC 8200, 5).
+const IPV6_MTU_MIN: i64 = 1280;
+
 impl Check<'_> {
     pub(super) fn port(
         &self,
@@ -38,6 +41,10 @@ impl Check<'_> {
         let host = host.ok_or_else(|| missing("host", "tap = \"NAME\""))?;
         let (wire, rate) = wire.ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
         let mtu = self.number("port.mtu", &written.mtu, MTU_MIN as i64..=MTU_MAX as i64, MTU_DEFAULT as i64)?;
+        if host.addresses.iter().any(|host| host.address.is_ipv6()) && mtu < IPV6_MTU_MIN {
+            let message = format!("port.host.address: IPv6 needs port.mtu of at least {IPV6_MTU_MIN}, and it is {mtu}");
+            return Err(self.0.wrong(written.host.as_ref().map_or(whole.span(), Spanned::span), message));
+        }
         let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
         // Moderation needs frames that can wait on a cable, or a host that sees frames before an interrupt.
         let can_moderate = matches!(wire, WireConfig::Cable(_)) || host.has_interrupts;

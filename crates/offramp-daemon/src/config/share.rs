@@ -31,7 +31,9 @@ fn made(port: &PortConfig, written: Option<&Spanned<file::Port>>) -> impl Iterat
     let of_wire = port.wire.interface().filter(|(kind, _)| kind.is_made);
     let of_wire = of_wire.map(|(_, interface)| (format!("the interface {interface}"), wire));
     let socket = port.host.socket.as_ref().map(|socket| the_socket(&socket.path));
-    port.host.made.clone().or(socket).map(|made| (made, host)).into_iter().chain(of_wire)
+    let of_host = port.host.made.clone().or(socket).into_iter();
+    let of_host = of_host.chain(port.host.addresses.iter().map(|address| address.made.clone()));
+    of_host.map(move |made| (made, host.clone())).chain(of_wire)
 }
 
 #[allow(clippy::ref_option, reason = "a key as it stands in the file")]

@@ -11,6 +11,7 @@ use super::wire::BITS_PER_SECOND;
 use super::*;
 use crate::control::{CONTROL_DEFAULT, control_default};
 use crate::kind::host::HostTraits;
+use crate::kind::tap::ADDRESSES_MAX;
 use crate::kind::vhost_user::{GUEST_POLL_TIME_MAX, MEMORY_BYTES, QUEUE_SIZE, QUEUE_SIZE_DEFAULT};
 use crate::kind::{self, HostConfig, WireConfig, host_keys, keys_of, wire_kinds};
 use crate::schema::FEATURE_GROUPS;
@@ -402,6 +403,60 @@ fn a_wire_that_leads_nowhere_is_refused() {
 }
 
 #[test]
+fn an_address_of_a_tap_is_that_of_one_host_and_named_once() {
+    let tap = |address: &str| format!("host = {{ tap = \"t0\", address = {address} }}\nwire.cable = \"b\"\n");
+    let addresses = |address: &str| port(&tap(address)).unwrap().host.addresses.clone();
+    assert_eq!(addresses("\"198.18.0.1/24\"").len(), 1);
+    let both = addresses("[\"198.18.0.1/24\", \"fd00::1/64\"]");
+    assert_eq!((both[1].address.to_string(), both[1].prefix_len), ("fd00::1".to_owned(), 64));
+    // Networks of 31 and 32 bits have no network address.
+    assert_eq!(addresses("[\"198.18.0.0/31\", \"198.18.0.2/32\"]").len(), 2);
+    let file = |address: &str| format!("{PEER}[[port]]\nname = \"a\"\n{}", tap(address));
+    for (address, fault) in [
+        ("\"198.18.0.1\"", "write ADDRESS/BITS"),
+        ("\"198.18.0.1/33\"", "the network has 1 to 32 bits"),
+        ("\"fd00::1/0\"", "the network has 1 to 128 bits"),
+        ("\"198.18.0.0/24\"", "the address of the network, or its broadcast address"),
+        ("\"198.18.0.255/24\"", "the address of the network, or its broadcast address"),
+        ("\"224.0.0.1/24\"", "no address of one host"),
+        ("\"ofr0/24\"", "no address with the bits of its network"),
+        ("24", "port.host.address 24: no address"),
+        ("[\"198.18.0.1/24\", \"198.18.0.1/16\"]", "the address 198.18.0.1 is that of port \"a\" already"),
+    ] {
+        refused(&file(address), 7, fault);
+    }
+    let many: Vec<String> = (1..=17).map(|n| format!("\"198.18.0.{n}/24\"")).collect();
+    refused(&file(&format!("[{}]", many.join(", "))), 7, "17 addresses exceed the maximum of 16");
+    refused(&(file("\"fd00::1/64\"") + "mtu = 1000\n"), 7, "IPv6 needs port.mtu of at least 1280, and it is 1000");
+    let two = |namespace: &str| {
+        let host = |name, namespace| {
+            format!(
+                "[[port]]\nname = \"{name}\"\nwire.switch = \"s\"\nhost = {{ tap = \"{name}\"{namespace}, \
+                 address = \"198.18.0.1/24\" }}\n"
+            )
+        };
+        format!("[[switch]]\nname = \"s\"\n{}{}", host("a", ""), host("b", namespace))
+    };
+    refused(&two(""), 10, "port \"b\": the address 198.18.0.1 is that of port \"a\" already; choose another");
+    parse(&two(", namespace = \"n\"")).unwrap();
+}
+
+#[test]
+fn an_interface_name_has_15_bytes_and_packet_is_a_wire() {
+    let tap = |name: &str| format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"{name}\"\nwire.cable = \"b\"\n");
+    parse(&tap(&"x".repeat(15))).unwrap();
+    refused(&tap(&"x".repeat(16)), 7, "is no interface name; use 1 to 15 bytes");
+    refused("[[port]]\nname = \"a\"\nhost = { packet = \"eth0\" }\n", 3, "packet is a kind of wire; write host = {");
+}
+
+#[test]
+fn a_relative_socket_of_a_guest_is_beside_the_control_socket() {
+    let text = "[daemon]\ncontrol = \"/run/x/control.sock\"\n[[port]]\nname = \"a\"\nhost.vhost_user = \"a.sock\"\nwire.packet = \"eth0\"\n";
+    let socket = parse(text).unwrap().ports[0].host.socket.clone().unwrap();
+    assert_eq!(socket.path, Path::new("/run/x/a.sock"));
+}
+
+#[test]
 fn what_can_be_made_once_is_refused_the_second_time() {
     let on_switch = |name: &str, host: &str| {
         format!("[[port]]\nname = \"{name}\"\nhost = {{ {host} }}\nwire = {{ switch = \"s\" }}\n")
@@ -496,6 +551,7 @@ fn every_key_is_documented_and_nothing_else_is() {
 fn the_document_has_the_defaults_and_limits_of_the_program() {
     let has = documented;
     has("daemon.control", &CONTROL_DEFAULT);
+    has("port.host.address", &format!("at most {ADDRESSES_MAX}"));
     has("daemon.control_mode", &format!("`0o{SOCKET_MODE_DEFAULT:o}`"));
     has("daemon.control_read_only_mode", &format!("`0o{READ_ONLY_MODE_DEFAULT:o}`"));
     has("port.host.socket_mode", &format!("`0o{SOCKET_MODE_DEFAULT:o}`"));

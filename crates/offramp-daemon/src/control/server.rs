@@ -286,7 +286,7 @@ fn answer(request: Request, handler: &impl Handler, peer: Option<Peer>) -> Answe
 
 fn log(peer: Option<Peer>, change: &str, is_done: bool) {
     let client = peer.map_or("unknown client".to_owned(), |peer| peer.to_string());
-    eprintln!("offramp: {client}: {change}: {}", if is_done { "done" } else { "refused" });
+    log!("offramp: {client}: {change}: {}", if is_done { "done" } else { "refused" });
 }
 
 /// Describes a request's changes for the log, so that an operator can later find the author of a change.

@@ -17,6 +17,7 @@ use offramp_ports::vhost_user::VhostUser;
 use offramp_ports::worker::{HostIo, Polling, Task};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -38,15 +39,26 @@ pub struct HostTraits {
     pub privileged_key: Option<&'static str>,
     /// The resource, other than a socket, that only one port may create.
     pub made: Option<String>,
+    /// The addresses that the daemon sets on the host's interface.
+    pub addresses: Vec<HostAddress>,
     /// The socket on which the daemon listens for the host.
     pub socket: Option<ListeningSocket>,
+}
+
+/// An IP address of the host's interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostAddress {
+    pub address: IpAddr,
+    pub prefix_len: u8,
+    /// The address with its namespace, which only one port may have.
+    pub made: String,
 }
 
 impl Default for HostTraits {
     fn default() -> Self {
         let (is_steered, has_interrupts, polling) = (false, false, Polling::Off);
-        let (mac, privileged_key, made, socket) = (None, None, None, None);
-        Self { queue_pairs: 1, mac, is_steered, has_interrupts, polling, privileged_key, made, socket }
+        let (mac, privileged_key, made, addresses, socket) = (None, None, None, Vec::new(), None);
+        Self { queue_pairs: 1, mac, is_steered, has_interrupts, polling, privileged_key, made, addresses, socket }
     }
 }
 
@@ -76,6 +88,11 @@ pub trait PortKind: Sized {
     fn open(&self, port: &Settings<'_>, means: Means) -> Result<Self::Host, String>;
 
     fn status(host: &Self::Host) -> Self::Status;
+
+    /// Returns the reason why the host cannot be opened on this machine now, with the remedy. Changes nothing.
+    fn missing(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A socket on which the daemon listens for a host.

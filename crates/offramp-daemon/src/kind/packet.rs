@@ -3,6 +3,7 @@
 use super::wire::{Interface, WireKind};
 use crate::drain::AnyHost;
 use offramp_ports::packet::{Packet, PacketConfig};
+use offramp_ports::sys::link;
 
 /// The kind of interface on a wire.
 pub const WIRE: WireKind = WireKind {
@@ -12,6 +13,10 @@ pub const WIRE: WireKind = WireKind {
     open: |interface, _| match Packet::open(&PacketConfig::new(interface)) {
         Ok(packet) => Ok(Box::new(Opened { mtu: packet.link().ok().map(|link| link.mtu as usize), packet })),
         Err(cause) => Err(format!("wire: {cause}")),
+    },
+    missing: |interface| {
+        let is_there = link::list().map_or(true, |names| names.iter().any(|name| name == interface));
+        (!is_there).then(|| format!("wire.packet: there is no interface \"{interface}\"; \"ip link\" lists them"))
     },
 };
 

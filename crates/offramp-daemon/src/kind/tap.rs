@@ -1,6 +1,6 @@
 //! A TAP interface created by the daemon: the kernel is the host, or the TAP is on the wire.
 
-use super::host::{Host, HostTraits, Means, PortKind, Settings, TaskParts, Watch};
+use super::host::{Host, HostAddress, HostTraits, Means, PortKind, Settings, TaskParts, Watch};
 use super::wire::{Interface, WireKind};
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
@@ -11,12 +11,15 @@ use offramp_ports::tap::{QUEUES_MAX, Tap, TapConfig, TapError};
 use offramp_ports::worker::Task;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 /// Maximum number of frames in each transmit queue of a TAP's kernel: more than the kernel's largest send window. A TAP
 /// drops further frames, while the driver of a network card would stop the queue.
 const TAP_TX_QUEUE_LEN: u32 = 8192;
+/// Maximum number of addresses of a TAP.
+pub const ADDRESSES_MAX: usize = 16;
 /// Directory with the files of named network namespaces (ip-netns(8)).
 const NETNS_DIRECTORY: &str = "/run/netns";
 
@@ -26,6 +29,7 @@ const NETNS_DIRECTORY: &str = "/run/netns";
 pub struct Keys {
     tap: Spanned<String>,
     namespace: Option<Spanned<String>>,
+    address: Option<Spanned<Value>>,
     queue_pairs: Option<Spanned<i64>>,
     mac: Option<Spanned<String>>,
 }
@@ -49,13 +53,18 @@ impl PortKind for Config {
         let interface = check.interface("port.host.tap", &keys.tap)?;
         // A name denotes a file in the directory of `ip netns`. An absolute path replaces this directory.
         let namespace = keys.namespace.as_ref().map(|name| Path::new(NETNS_DIRECTORY).join(name.as_ref()));
-        let place = namespace.iter().map(|file| format!(" in {}", file.display()));
+        let place = namespace.as_ref().map(|file| format!(" in {}", file.display())).unwrap_or_default();
+        let addresses = keys
+            .address
+            .as_ref()
+            .map(|written| addresses(written.as_ref(), &place).map_err(|wrong| check.0.wrong(written.span(), wrong)));
         let traits = HostTraits {
+            addresses: addresses.transpose()?.unwrap_or_default(),
             queue_pairs: check.queue_pairs(&keys.queue_pairs, QUEUES_MAX)?,
             mac: check.mac(keys.mac.as_ref())?,
             is_steered: true,
             privileged_key: Some("host.tap"),
-            made: Some([format!("the interface {interface}")].into_iter().chain(place).collect()),
+            made: Some(format!("the interface {interface}{place}")),
             ..HostTraits::default()
         };
         Ok(Self { interface, namespace, traits })
@@ -70,12 +79,26 @@ impl PortKind for Config {
             ..TapConfig::new(&self.interface)
         };
         let tap = match &self.namespace {
-            None => open(Tap::open(&wanted), port.offloads)?,
+            None => open(Tap::open(&wanted), port.offloads, &self.traits.addresses)?,
             Some(file) => NetNs::open(file)
-                .and_then(|namespace| namespace.run(|| open(Tap::open_in(&namespace, &wanted), port.offloads)))
+                .and_then(|namespace| {
+                    let opened = || open(Tap::open_in(&namespace, &wanted), port.offloads, &self.traits.addresses);
+                    namespace.run(opened)
+                })
                 .map_err(|cause| format!("host.namespace {}: {cause}", file.display()))??,
         };
         Ok(TapHost { tap, namespace: self.namespace.clone() })
+    }
+
+    fn missing(&self) -> Option<String> {
+        match &self.namespace {
+            None => taken("host.tap", &self.interface),
+            Some(file) => match NetNs::open(file) {
+                Err(cause) => Some(format!("host.namespace: {cause}; \"ip netns add NAME\" makes a namespace")),
+                // Without the right to enter the namespace, its interfaces stay unchecked.
+                Ok(namespace) => namespace.run(|| taken("host.tap", &self.interface)).unwrap_or(None),
+            },
+        }
     }
 
     fn status(host: &TapHost) -> Status {
@@ -83,11 +106,56 @@ impl PortKind for Config {
     }
 }
 
-/// Offers the features of an opened TAP, and sets the TAP's link up in the calling thread's namespace.
-fn open(opened: Result<Tap, TapError>, offloads: Offloads) -> Result<Tap, String> {
+/// Returns the reason why a TAP cannot have this name in the calling thread's namespace. A TAP of this name may belong
+/// to a running daemon with the same file, and is no reason.
+fn taken(key: &str, interface: &str) -> Option<String> {
+    let is_other = link::is_tun(interface).is_ok_and(|is_tun| !is_tun);
+    is_other.then(|| format!("{key}: another interface has the name \"{interface}\"; choose another name"))
+}
+
+/// Parses an address, or an array of addresses. `place` is the namespace of the interface, for messages.
+fn addresses(written: &Value, place: &str) -> Result<Vec<HostAddress>, String> {
+    let listed = if let Value::Array(listed) = written { listed.as_slice() } else { std::slice::from_ref(written) };
+    if listed.len() > ADDRESSES_MAX {
+        return Err(format!("port.host.address: {} addresses exceed the maximum of {ADDRESSES_MAX}", listed.len()));
+    }
+    listed.iter().map(|written| address(written, place)).collect()
+}
+
+fn address(written: &Value, place: &str) -> Result<HostAddress, String> {
+    let wrong = |fault: &str| {
+        format!("port.host.address {written}: {fault}; write ADDRESS/BITS, such as \"198.18.0.1/24\" or \"fd00::1/64\"")
+    };
+    let parts = written.as_str().and_then(|text| text.split_once('/'));
+    let parsed = parts.and_then(|(address, bits)| Some((address.parse::<IpAddr>().ok()?, bits.parse::<u8>().ok()?)));
+    let (address, prefix_len) = parsed.ok_or_else(|| wrong("no address with the bits of its network"))?;
+    let bits_max = if address.is_ipv4() { 32 } else { 128 };
+    if !(1..=bits_max).contains(&prefix_len) {
+        return Err(wrong(&format!("the network has 1 to {bits_max} bits")));
+    }
+    if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
+        return Err(wrong("no address of one host"));
+    }
+    if let IpAddr::V4(v4) = address {
+        let host = u32::MAX.checked_shr(prefix_len.into()).unwrap_or(0);
+        // Networks of 31 and 32 bits have neither of the two addresses (RFC 3021).
+        if prefix_len < 31 && (v4.to_bits() & host == 0 || v4.to_bits() & host == host) {
+            return Err(wrong("the address of the network, or its broadcast address"));
+        }
+    }
+    Ok(HostAddress { address, prefix_len, made: format!("the address {address}{place}") })
+}
+
+/// Offers the features of an opened TAP, sets the TAP's link up in the calling thread's namespace, and sets its
+/// addresses. An IPv6 address is usable at once, because the kernel does no duplicate address detection for it.
+fn open(opened: Result<Tap, TapError>, offloads: Offloads, addresses: &[HostAddress]) -> Result<Tap, String> {
     let tap = opened.map_err(|cause| cause.to_string())?;
     tap.offer(offloads).map_err(|cause| cause.to_string())?;
     link::set_up(tap.name()).map_err(|cause| cause.to_string())?;
+    for host in addresses {
+        let added = link::add_address(tap.name(), host.address, host.prefix_len);
+        added.map_err(|cause| format!("host.address: {cause}"))?;
+    }
     Ok(tap)
 }
 
@@ -150,8 +218,9 @@ pub const WIRE: WireKind = WireKind {
     is_made: true,
     open: |interface, mtu| {
         let wanted = TapConfig { mtu: mtu as u32, ..TapConfig::new(interface) };
-        Ok(Box::new(open(Tap::open(&wanted), Offloads::all())?))
+        Ok(Box::new(open(Tap::open(&wanted), Offloads::all(), &[])?))
     },
+    missing: |interface| taken("wire.tap", interface),
 };
 
 impl Interface for Tap {

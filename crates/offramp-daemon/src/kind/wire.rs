@@ -56,6 +56,8 @@ pub struct WireKind {
     pub is_made: bool,
     /// Opens the interface with this name for a port with this MTU.
     pub open: fn(&str, usize) -> Opened,
+    /// Returns the reason why the interface with this name cannot be opened on this machine now, with the remedy.
+    pub missing: fn(&str) -> Option<String>,
 }
 
 #[cfg(test)]

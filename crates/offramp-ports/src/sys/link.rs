@@ -99,6 +99,16 @@ pub fn index(name: &str) -> Result<u32> {
     Ok(get(name)?.header.index)
 }
 
+/// Returns whether the interface is a TUN or TAP interface.
+///
+/// # Errors
+/// Returns an error if there is no such interface (`ENODEV`).
+pub fn is_tun(name: &str) -> Result<bool> {
+    let is_tun = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::Tun));
+    let kind = |found| if let LinkAttribute::LinkInfo(infos) = found { Some(infos.iter().any(is_tun)) } else { None };
+    Ok(attribute(name, kind)?.unwrap_or(false))
+}
+
 /// Returns the names of all interfaces.
 ///
 /// # Errors
