@@ -279,9 +279,11 @@ fn begin(input: &Input, sockets: &GuestSockets) -> Result<Process, Cause> {
 /// Creates the directory of the control socket, if it is missing. Dropping the result removes the directory.
 fn make_control_directory(config: &DaemonConfig, identity: &Identity) -> Result<Option<MadeDirectory>, Cause> {
     let path = config.directory();
-    let mode = if directory::is_private(path)? { PRIVATE_DIRECTORY_MODE } else { CONTROL_DIRECTORY_MODE };
-    let is_new = identity.make_directory(path, mode)?;
-    let made = is_new.then(|| MadeDirectory::new(path));
+    let is_private = directory::is_private(path)?;
+    let mode = if is_private { PRIVATE_DIRECTORY_MODE } else { CONTROL_DIRECTORY_MODE };
+    // A daemon that was killed has left its private directory behind.
+    let is_own = identity.make_directory(path, mode)? || is_private;
+    let made = is_own.then(|| MadeDirectory::new(path));
     // Another user may have created the directory since the first check.
     directory::is_private(path)?;
     Ok(made)

@@ -271,6 +271,67 @@ fn taps_and_guests_of_the_command_line_make_one_switch_without_a_file() {
     );
 }
 
+/// Returns the commands of docs/guests.md after the first, which starts the shell for the others.
+fn pasta_recipe() -> String {
+    let guests = include_str!("../../../docs/guests.md");
+    let (_, section) = guests.split_once("## Give guests the host's network without root (pasta)").unwrap();
+    let (_, block) = section.split_once("```sh\npasta --config-net -- sh ").unwrap();
+    let (_, commands) = block.split_once('\n').unwrap();
+    commands.split_once("```").unwrap().0.to_owned()
+}
+
+#[test]
+fn the_recipe_for_the_hosts_network_with_pasta_works_for_a_plain_user() {
+    let lacks = |program: &&str| Command::new(program).arg("--version").output().is_err();
+    if let Some(lacking) = ["pasta", "nft"].iter().find(|program| lacks(program)) {
+        assert!(std::env::var_os("CI").is_none(), "{lacking} is missing, and CI skips nothing");
+        println!("skipped: {lacking} is missing");
+        return;
+    }
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let place = Place::new("pasta", "");
+    let user = USER + 7;
+    let home = place.session("home", user, 0o700);
+    // The namespace of the machine, with an interface and a route that pasta copies.
+    let machine = NetNs::new().unwrap();
+    let in_machine = |command: &mut Command| confine(command, Some(&machine), None).unwrap();
+    let mut set_up = Command::new("sh");
+    set_up.args([
+        "-ec",
+        "ip link add eth0 type veth peer up0; ip link set lo up; ip link set eth0 up; ip link set up0 up
+         ip address add 192.0.2.2/24 dev eth0; ip route add default via 192.0.2.1",
+    ]);
+    in_machine(&mut set_up);
+    assert!(set_up.status().unwrap().success());
+
+    let own = format!("/tmp/offramp-{user}");
+    let after = format!(
+        "echo IN-SHELL; ip -o address show dev ofr-lan; nft list table ip nat; ls vm0.sock; offramp show --interval 0
+         kill $(offramp show --json --interval 0 | sed 's/.*\"process\":\\([0-9]*\\).*/\\1/')
+         while [ -e {own} ]; do sleep 0.01; done; echo GONE\n"
+    );
+    let id = user.to_string();
+    let mut pasta = Command::new("setpriv");
+    pasta.args(["--reuid", &id, "--regid", &id, "--clear-groups", "pasta", "--config-net", "--", "sh", "-e"]);
+    let program = place.program.parent().unwrap().to_owned();
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", program.display());
+    pasta.env("PATH", path).env_remove("XDG_RUNTIME_DIR").current_dir(&home);
+    // A file, because a pipe would stay open until the daemon ends.
+    let (script, log) = (home.join("script"), home.join("log"));
+    fs::write(&script, pasta_recipe() + &after).unwrap();
+    let file = fs::File::create(&log).unwrap();
+    pasta.stdin(fs::File::open(&script).unwrap()).stdout(file.try_clone().unwrap()).stderr(file);
+    in_machine(&mut pasta);
+    let ended = pasta.status().unwrap();
+    let text = fs::read_to_string(&log).unwrap();
+    for word in ["ready: 2 ports, 1 switch", "198.18.0.1/24", "masquerade", "\nvm0.sock\n", "\nofr-lan\n", "GONE"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    assert!(ended.success(), "{text}");
+}
+
 #[test]
 fn a_check_names_what_the_machine_lacks() {
     let directory = Directory::new("lacks");

@@ -12,6 +12,7 @@
 use super::CONTROL_DEFAULT;
 use crate::privilege::is_root_of_system;
 use nix::unistd::{Uid, geteuid};
+use offramp_ports::sys::socket_file::{Occupant, occupant};
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -170,7 +171,8 @@ impl Drop for MadeDirectory {
 }
 
 /// Returns the control socket for a client without `--control`: the socket in the default directory of this user, or
-/// else the system's socket. Returns the path in the default directory if neither socket exists.
+/// else the system's socket. The system's socket also has precedence over the socket of a dead daemon. Returns the path
+/// in the default directory if neither socket exists.
 ///
 /// # Errors
 /// Fails if the default directory has a socket that another user may have put there.
@@ -179,10 +181,12 @@ pub fn find_control() -> Result<PathBuf, DirectoryError> {
     let socket = own.path().join(CONTROL_NAME);
     // A socket in a directory that this user may not read exists, so its refusal is reported.
     let exists = |path: &Path| !matches!(fs::symlink_metadata(path), Err(e) if e.kind() == io::ErrorKind::NotFound);
+    let is_dead = || matches!(occupant(&socket), Ok(Occupant::Nobody | Occupant::Dead));
+    if exists(Path::new(CONTROL_DEFAULT)) && is_dead() {
+        return Ok(CONTROL_DEFAULT.into());
+    }
     if exists(&socket) {
         own.check()?;
-    } else if exists(Path::new(CONTROL_DEFAULT)) {
-        return Ok(CONTROL_DEFAULT.into());
     }
     Ok(socket)
 }
