@@ -6,21 +6,26 @@ mod bed;
 #[path = "look/schema.rs"]
 mod schema;
 
-use bed::{Bed, on_switch, refused};
+use bed::{ADDRESSES, Bed, on_switch, refused};
 use nix::sys::signal::Signal;
+use offramp_daemon::schema::STATIONS_MAX;
 use offramp_testkit::{Guest, VnetHeader, features};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const BROADCAST: [u8; 6] = [0xff; 6];
 const LLDP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x0e];
 const UNKNOWN: [u8; 6] = [2, 0, 0, 0, 9, 9];
+/// Stations of a large table: more than an answer may have.
+const STATIONS: u32 = 20_000;
 
 /// Starts a daemon with two TAPs and a guest's port, "guest", on the switch "lan". Returns the guest's socket.
 fn start(name: &str, guest: &str) -> (Bed, PathBuf) {
@@ -82,6 +87,57 @@ fn a_switch_shows_its_ports_stations_floods_and_reserved_frames() {
     let all = shown_json(&bed, &[]);
     assert_eq!(all["switches"][0]["stations"], Value::Null, "a list of stations needs the switch's name");
     assert!(all["switches"][0]["stations_known"].as_u64().unwrap() >= 1, "{all}");
+}
+
+#[test]
+fn listing_a_large_table_loses_no_frame_and_the_list_is_bounded() {
+    let mut bed = Bed::unstarted("table", "");
+    let socket = bed.file().with_file_name("guest.sock");
+    let port =
+        format!("[[port]]\nname = \"guest\"\nhost.vhost_user = \"{}\"\nwire.switch = \"lan\"\n", socket.display());
+    bed.rewrite(|text| on_switch(&(text.to_owned() + &port)) + "mac_entries_max = 131072\n");
+    bed.start_again();
+    let mut guest = Guest::builder().connect(&socket);
+    for n in 0..STATIONS {
+        let [_, b, c, d] = n.to_be_bytes();
+        // The destination is on the guest's own port, so the frames reach nobody.
+        let frame = [&[2, 0, 7, 0, 0, 0], &[2, 0, 7, b, c, d][..], &[0x88, 0xb5], &[0; 46]].concat();
+        guest.tx(0).send(&VnetHeader::default(), &[&frame]);
+        if n % 64 == 63 {
+            guest.tx(0).drain(PATIENCE);
+        }
+    }
+    guest.tx(0).drain(PATIENCE);
+    let [sender, receiver] = [0, 1].map(|side| bed.host(side).run(|| UdpSocket::bind((ADDRESSES[side], 0)).unwrap()));
+    let (sender, receiver) = (sender.unwrap(), receiver.unwrap());
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (to, is_over) = (receiver.local_addr().unwrap(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let carry = scope.spawn(|| {
+            for round in 0u32.. {
+                for n in 0..32 {
+                    sender.send_to(&(32 * round + n).to_be_bytes(), to).unwrap();
+                }
+                for n in 0..32 {
+                    let mut bytes = [0; 4];
+                    assert_eq!(receiver.recv(&mut bytes).expect("a frame was lost"), 4);
+                    assert_eq!(u32::from_be_bytes(bytes), 32 * round + n);
+                }
+                if is_over.load(Ordering::Relaxed) && round > 100 {
+                    return;
+                }
+            }
+        });
+        for _ in 0..5 {
+            let status = shown_json(&bed, &["lan"]);
+            let lan = &status["switches"][0];
+            assert!(lan["stations_known"].as_u64().unwrap() >= u64::from(STATIONS), "{}", lan["stations_known"]);
+            assert_eq!(lan["stations"].as_array().unwrap().len(), STATIONS_MAX);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        carry.join().unwrap();
+    });
+    assert!(shown(&bed, &["lan"]).contains(" more stations"));
 }
 
 #[test]
@@ -171,7 +227,6 @@ fn what_show_prints_as_json_matches_the_published_schema() {
     check();
     let mut guest = Guest::builder().features(features::CSUM | features::HOST_TSO4).connect(&socket);
     send(&mut guest, &frame(1, LLDP));
-    bed.carry_tcp();
     bed.until(|| shown_json(&bed, &[])["ports"][0]["queues"][0]["receive"]["rates"].is_object());
     check();
     let mut wrong = shown_json(&bed, &[]);

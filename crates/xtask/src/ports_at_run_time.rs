@@ -1,4 +1,5 @@
-//! Measures the cost of a port added to a running daemon: time, memory, and idle processor time.
+//! Measures the cost of a port added to a running daemon: time, memory, and idle processor time. Then measures the time
+//! of `show` and of the metrics with all ports.
 
 use offramp_ports::sys::cpu;
 use offramp_testbed::daemon::{self, Daemon};
@@ -7,8 +8,10 @@ use offramp_testbed::scratch::Scratch;
 use offramp_testbed::stats::Spread;
 use offramp_testbed::stop;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::iter::repeat_with;
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Duration for which the daemon with all ports is idle while its processor time is measured.
@@ -16,6 +19,10 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Maximum cost of a port: time to add the port in milliseconds, and memory in KiB.
 const ADD_MS_MAX: f64 = 5.0;
 const PORT_KIB_MAX: f64 = 150.0;
+/// Maximum time of `offramp show` and of the metrics with all ports, milliseconds, and number of measurements.
+const SHOW_MS_MAX: f64 = 50.0;
+const METRICS_MS_MAX: f64 = 30.0;
+const LOOKS: usize = 20;
 
 /// Ports to add.
 #[derive(clap::Args)]
@@ -33,8 +40,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<bool> {
     let (executable, scratch) = (daemon::build()?, Scratch::new()?);
     let ns = new_namespace()?;
-    let daemon = Daemon::start(&executable, "[[switch]]\nname = \"lan\"\n", &scratch, &ns)?;
-    let control = scratch.file("control.sock");
+    let (control, metrics) = (scratch.file("control.sock"), scratch.file("metrics.sock"));
+    // The text continues the section `[daemon]`.
+    let text = format!("metrics = \"{metrics}\"\n[[switch]]\nname = \"lan\"\n");
+    let daemon = Daemon::start(&executable, &text, &scratch, &ns)?;
     let before_kib = memory_kib(&daemon)?;
     let (mut add_ms, mut remove_ms) = (Vec::new(), Vec::new());
     for n in 0..args.ports {
@@ -46,14 +55,22 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     let port_kib = (memory_kib(&daemon)? - before_kib) / args.ports as f64;
     let idle_percent = idle_percent(&daemon)?;
+    let show_ms = repeat_with(|| {
+        let mut show = Command::new(&executable);
+        timed(|| show.args(["show", "--control", &control]).stdout(Stdio::null()).status().doing("offramp show"))
+    });
+    let show_ms = show_ms.take(LOOKS).collect::<Result<Vec<_>>>()?;
+    let metrics_ms = repeat_with(|| timed(|| scrape(&metrics))).take(LOOKS).collect::<Result<Vec<_>>>()?;
     for n in 0..args.ports {
         remove_ms.push(ask(&control, &json!({"version": 1, "request": "remove", "ports": [format!("vm{n}")]}))?);
     }
     let after_kib = memory_kib(&daemon)?;
     println!("{} guest ports on one switch, one after the other", args.ports);
-    let [add, remove] = [&add_ms, &remove_ms].map(|ms| Spread::of(ms));
-    let (Some(add), Some(remove)) = (add, remove) else { return failed("--ports 0 measures nothing") };
-    for (what, ms) in [("add", add), ("remove", remove)] {
+    let spreads = [&add_ms, &remove_ms, &show_ms, &metrics_ms].map(|ms| Spread::of(ms));
+    let [Some(add), Some(remove), Some(show), Some(metrics)] = spreads else {
+        return failed("--ports 0 measures nothing");
+    };
+    for (what, ms) in [("add", add), ("remove", remove), ("offramp show", show), ("metrics", metrics)] {
         println!("{what}: median {:.2} ms, longest {:.2} ms", ms.median, ms.max);
     }
     println!(
@@ -61,7 +78,24 @@ pub fn run(args: &Args) -> Result<bool> {
     );
     println!("idle with all ports: {idle_percent:.2} % of a processor");
     drop(daemon.terminate());
-    Ok(add.median <= ADD_MS_MAX && port_kib <= PORT_KIB_MAX)
+    let is_seen_soon = show.median <= SHOW_MS_MAX && metrics.median <= METRICS_MS_MAX;
+    Ok(add.median <= ADD_MS_MAX && port_kib <= PORT_KIB_MAX && is_seen_soon)
+}
+
+/// Returns the duration of `work`, milliseconds.
+fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<f64> {
+    let began = Instant::now();
+    work()?;
+    Ok(began.elapsed().as_secs_f64() * 1e3)
+}
+
+/// Reads the metrics at a socket.
+fn scrape(metrics: &str) -> Result<()> {
+    let mut stream = UnixStream::connect(metrics).doing("connecting to the metrics")?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").doing("asking for the metrics")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).doing("reading the metrics")?;
+    if text.ends_with("# EOF\n") { Ok(()) } else { failed(format!("no metrics: {text}")) }
 }
 
 /// Sends a request. Returns the time until the answer in milliseconds. Fails if the answer is an error.
