@@ -193,14 +193,15 @@ fn remark(base: &Variant, variant: &Variant, metric: &str) -> Option<String> {
     let pairs = Pairs::of(base, variant, metric);
     if pairs.mixes_distances() && pairs.all >= PAIRS_MIN {
         return Some(format!(
-            "the distance between the processors changed, and only {} of {} rounds were taken at a like distance; all \
+            "the distance between the processors (the time of a cache line) changed, and only {} of {} rounds were taken at a like distance; all \
              rounds are compared, and the interval holds the change as noise.",
             pairs.like, pairs.all
         ));
     }
     (pairs.like >= PAIRS_MIN && pairs.like < pairs.all).then(|| {
         format!(
-            "{} of {} rounds are left out, as the distance between the processors was not the same in both samples.",
+            "{} of {} rounds are left out, as the distance between the processors (the time of a cache line) differed \
+             in the two samples.",
             pairs.all - pairs.like,
             pairs.all
         )

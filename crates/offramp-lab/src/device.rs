@@ -10,10 +10,12 @@
 use std::sync::atomic::AtomicBool;
 
 use offramp_ports::sys::ethtool::Features;
-use offramp_ports::sys::link;
+use offramp_ports::sys::{cpu, link};
 
 use crate::compare;
+use crate::machine;
 use crate::model::{Experiment, Sample, Variant, Verdict};
+use crate::report::words;
 use offramp_testbed::error::TestbedError;
 
 mod matrix;
@@ -23,7 +25,7 @@ pub use matrix::experiments;
 pub use measure::DeviceConfig;
 
 use matrix::{Plan, VariantPlan};
-use measure::{Bench, other_work};
+use measure::Bench;
 use offramp_testbed::device::{self, DeviceError, Guard, State, check_permission};
 
 /// The main metric: all variants are compared in this metric first. If the link is the limit, an offload changes
@@ -31,9 +33,6 @@ use offramp_testbed::device::{self, DeviceError, Guard, State, check_permission}
 const METRIC: &str = "host_cpu_s_per_gb";
 /// Metrics compared in addition to [`METRIC`].
 const OTHER_METRICS: [&str; 3] = ["throughput_bps", "rtt_p50_us", "rtt_p99_us"];
-
-/// Minimum share of the machine's processor time taken by other work at which a note is added.
-const OTHER_WORK_NOTED: f64 = 0.1;
 
 /// Runs the matrix. `stop` ends the run after the current test. `progress` receives one line per step.
 ///
@@ -60,10 +59,9 @@ pub fn run(
     let plans = plans(config, &found)?;
     check_permission(&found)?;
     progress(&format!("{interface} (driver {}): {}", found.driver(), names(&plans)));
-    let busy = busy_note(other_work()?);
-    if let Some(note) = &busy {
-        progress(note);
-    }
+    let busy_cpus = machine::busy_cpus()?;
+    progress(&words::load_before(busy_cpus, cpu::online().len()));
+    let busy = words::is_busy(busy_cpus).then(|| words::load_before(busy_cpus, cpu::online().len()));
     bench.probe()?;
     let guard = Guard::new(&config.state_dir, found)?;
     let measured = measure(&bench, &guard, &plans, config.repeats, progress, experiments);
@@ -80,14 +78,6 @@ pub fn run(
         experiment.notes.extend(changed.iter().map(|line| format!("After the run {line}.")));
     }
     measured
-}
-
-/// Returns a note if other work keeps the machine busy.
-fn busy_note(share: f64) -> Option<String> {
-    let percent = share * 100.0;
-    (share > OTHER_WORK_NOTED).then(|| {
-        format!("Before the run, other work took {percent:.0} % of this machine's processors; CPU figures include it.")
-    })
 }
 
 fn plans(config: &DeviceConfig, found: &State) -> Result<Vec<Plan>, TestbedError> {

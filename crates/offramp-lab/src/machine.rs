@@ -1,11 +1,19 @@
 //! The description of the machine of a run.
 
-use crate::model::{Experiment, Guest, Machine};
+use crate::model::{Experiment, Guest, Machine, OtherPrograms};
 use offramp_offload::checksum;
 use offramp_ports::sys::cpu;
+use offramp_testbed::cpu::{CpuTimes, Worked};
 use offramp_testbed::guest::CPUS;
 use offramp_testbed::guest::Guests;
 use offramp_testbed::rig::Placement;
+use offramp_testbed::stats::median;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Duration of the measurement before a run: some dozen ticks of the kernel's time accounting.
+const BUSY_WINDOW: Duration = Duration::from_millis(500);
 
 /// Describes this machine for a run on an existing interface. A run on an existing interface has no offramp adapter.
 pub fn describe_device() -> Machine {
@@ -13,13 +21,13 @@ pub fn describe_device() -> Machine {
         host_cpus: cpu::online(),
         cpu_split: "All busy time of this machine counts as the host's; the adapter has its own processor, or none."
             .to_owned(),
-        ..describe(&Placement { host_cpus: Vec::new(), adapter_cpus: Vec::new(), server_cpus: None }, false)
+        ..describe(&Placement { host_cpus: Vec::new(), adapter_cpus: Vec::new(), server_cpus: None }, Ok(()))
     }
 }
 
-/// Describes this machine, and how the processor time of hosts and adapters is separated. `has_rps` tells whether the
-/// hosts' receive work can be moved to the hosts' processors ([`Rig::has_rps`](offramp_testbed::rig::Rig::has_rps)).
-pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
+/// Describes this machine, and how the processor time of hosts and adapters is separated. `rps` has the reason if the
+/// hosts' receive work cannot be moved to the hosts' processors ([`Rig::rps`](offramp_testbed::rig::Rig::rps)).
+pub fn describe(placement: &Placement, rps: Result<(), &str>) -> Machine {
     Machine {
         kernel: nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default(),
         processor: processor().unwrap_or_else(|| "unknown".to_owned()),
@@ -27,7 +35,9 @@ pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
         checksum_kernel: checksum::kernel_name().to_owned(),
         host_cpus: placement.host_cpus.clone(),
         adapter_cpus: placement.adapter_cpus.clone(),
-        cpu_split: split(placement, has_rps),
+        cpu_split: split(placement, rps),
+        without_rps: rps.err().map(str::to_owned),
+        other_programs: None,
         line_distance_ns: None,
         guest: None,
     }
@@ -62,8 +72,31 @@ pub fn describe_with_guest(placement: &Placement, guests: &Guests) -> Machine {
             placement.host_cpus, placement.adapter_cpus
         ),
         guest: describe_guest(guests),
-        ..describe(placement, false)
+        ..describe(placement, Ok(()))
     }
+}
+
+/// Returns the load of other programs in the whole run. `before_cpus` is the load before the run.
+pub fn other_programs(before_cpus: f64, experiments: &[Experiment]) -> OtherPrograms {
+    let samples = experiments.iter().flat_map(|e| &e.variants).flat_map(|v| &v.samples);
+    let during: Vec<f64> = samples.filter_map(|sample| sample.other_cpus).collect();
+    OtherPrograms {
+        before_cpus,
+        during_cpus: median(&during),
+        during_cpus_max: during.into_iter().max_by(f64::total_cmp),
+    }
+}
+
+/// Measures the number of processors in use before a run, when this program does nothing.
+///
+/// # Errors
+/// Returns an error if `/proc/stat` cannot be read.
+pub fn busy_cpus() -> io::Result<f64> {
+    let (before, begin) = (CpuTimes::read()?, Instant::now());
+    thread::sleep(BUSY_WINDOW);
+    let (after, elapsed_us) = (CpuTimes::read()?, begin.elapsed().as_micros() as u64);
+    let worked: Worked = after.since(&before).all().iter().map(|time| time.worked(elapsed_us, 0)).sum();
+    Ok(worked.likely_us as f64 / elapsed_us.max(1) as f64)
 }
 
 /// Returns the minimum, median and maximum distance between the processors over all samples, nanoseconds.
@@ -80,18 +113,18 @@ fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-fn split(placement: &Placement, has_rps: bool) -> String {
+fn split(placement: &Placement, rps: Result<(), &str>) -> String {
     let Placement { host_cpus, adapter_cpus, .. } = placement;
-    match (placement.is_apart(), has_rps) {
-        (true, true) => format!(
+    match (placement.is_apart(), rps) {
+        (true, Ok(())) => format!(
             "Hosts (programs, sockets, receive work moved there by RPS) on processors {host_cpus:?}: all their busy \
              time. Adapters on processors {adapter_cpus:?}: the time of their threads, copies in and out of the \
              hosts included."
         ),
-        (true, false) => format!(
-            "Hosts' programs on processors {host_cpus:?}, adapters on processors {adapter_cpus:?}. This user may not \
-             move the hosts' receive work (RPS): that work runs inside the adapters' writes and counts as adapter \
-             time. The rest of the busy time is the hosts'."
+        (true, Err(reason)) => format!(
+            "Hosts' programs on processors {host_cpus:?}, adapters on processors {adapter_cpus:?}. The hosts' receive \
+             work was not moved to the hosts' processors (RPS: {reason}). It runs inside the adapters' writes and \
+             counts as adapter time. All other busy time counts as the hosts', that of other programs included."
         ),
         (false, _) => "One processor for all: adapter time is the time of the adapters' threads, with the hosts' \
              receive work inside their writes. The rest of the busy time is the hosts'."

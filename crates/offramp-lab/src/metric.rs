@@ -112,6 +112,11 @@ macro_rules! metrics {
             /// One-way latency of a cache line between the host's and the adapter's processor, before and after the
             /// sample, nanoseconds.
             pub line_distance_ns: Option<[f64; 2]>,
+            /// Mean number of processors that other programs used around the sample.
+            pub other_cpus: Option<f64>,
+            /// `true` if the times of hosts and adapters were measured on separate processors. `false` if all time that
+            /// is neither idle nor the adapters' counts as the hosts'. `None` without software adapters.
+            pub is_separate: Option<bool>,
         }
 
         /// Returns a variant with the medians of `samples`. Ratios, such as figures per GB, are computed per sample

@@ -43,8 +43,25 @@ pub struct Machine {
     /// One-way latency of a cache line between a host's and an adapter's processor, nanoseconds: minimum, median and
     /// maximum over the samples.
     pub line_distance_ns: Option<[f64; 3]>,
+    /// The load of other programs. `None` in an object of an older offramp.
+    #[serde(default)]
+    pub other_programs: Option<OtherPrograms>,
+    /// Why the hosts' receive work did not run on the hosts' processors (RPS), if it did not.
+    #[serde(default)]
+    pub without_rps: Option<String>,
     /// The guest used as host A. `None` if both hosts are namespaces, or if the run used an existing interface.
     pub guest: Option<Guest>,
+}
+
+/// The load of other programs, in processors: 0.5 is half of one processor.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct OtherPrograms {
+    /// Mean load before the run, by the idle time of all processors.
+    pub before_cpus: f64,
+    /// Median load around the samples, by the times of the processes in `/proc`. `None` if not measured.
+    pub during_cpus: Option<f64>,
+    /// Maximum load around a sample.
+    pub during_cpus_max: Option<f64>,
 }
 
 /// A guest: properties that affect the figures.

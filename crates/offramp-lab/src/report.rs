@@ -1,6 +1,7 @@
 //! The report of a run in three formats: JSON, text for a terminal, and an HTML page with charts. [`modelled`] makes
 //! HTML pages with charts from the model's results.
 
+mod answer;
 mod axis;
 mod chart;
 mod claims;
@@ -10,13 +11,15 @@ pub mod html;
 mod limit;
 pub mod modelled;
 pub(crate) mod numbers;
+mod opening;
 #[cfg(feature = "parquet")]
 pub mod parquet;
+pub mod progress;
 #[cfg(test)]
 mod sample;
 pub mod terminal;
 mod tradeoff;
-pub(crate) mod words;
+pub mod words;
 
 pub use words::sentences;
 

@@ -4,7 +4,7 @@ use crate::model::Sample;
 use offramp_ports::sys::NetNs;
 use offramp_ports::sys::cpu;
 use offramp_ports::sys::netns::confine;
-use offramp_testbed::cpu::{AwakeCpus, CpuTimes, Worked, line_distance_ns};
+use offramp_testbed::cpu::{AwakeCpus, CpuTimes, OtherPrograms, Worked, line_distance_ns};
 use offramp_testbed::error::TestbedError;
 use offramp_testbed::guest::Guests;
 use offramp_testbed::guest::Machine;
@@ -91,6 +91,20 @@ impl Bench<'_> {
     /// # Errors
     /// Returns an error if the rig or the traffic fails, or if the run is stopped.
     pub fn sample(
+        &self,
+        stage: &mut Stage,
+        round: usize,
+        config: &RigConfig,
+        traffic: &Params,
+        round_trips: bool,
+    ) -> Result<Sample, TestbedError> {
+        let others = OtherPrograms::read()?;
+        let mut sample = self.sample_on_stage(stage, round, config, traffic, round_trips)?;
+        sample.other_cpus = Some(OtherPrograms::read()?.cpus_since(&others));
+        Ok(sample)
+    }
+
+    fn sample_on_stage(
         &self,
         stage: &mut Stage,
         round: usize,
@@ -331,13 +345,10 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
         Some(_) if process_s.is_some() => None,
         // Only the serving host's work counts. If the receive work of the serving host runs on other processors, the
         // time of this work cannot be attributed.
-        Some(_) if placement.server_cpus.is_some() => {
-            let is_known = placement.has_server_alone() && hosts.has_rps();
-            is_known.then(|| (worked(placement.cpus_of(false)), 0.0))
-        }
+        Some(_) if placement.server_cpus.is_some() => is_apart(hosts).then(|| (worked(placement.cpus_of(false)), 0.0)),
         // Hosts and adapters are on separate processors, and the hosts' receive work runs on the hosts' processors. All
         // work on these processors is the hosts' work.
-        Some(_) if placement.is_apart() && hosts.has_rps() => Some((worked(&placement.host_cpus), 0.0)),
+        Some(_) if is_apart(hosts) => Some((worked(&placement.host_cpus), 0.0)),
         Some(adapter_s) => Some((machine, adapter_s)),
         None => None,
     };
@@ -371,9 +382,18 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
         host_frames: has_adapters.then_some(of_hosts.receive.host_frames),
         sent_frames: has_adapters.then_some(of_hosts.transmit.host_frames),
         interrupts_per_s: has_adapters.then_some(counts.receive.interrupts as f64 / elapsed_s),
+        // With a guest, the hosts' time is that of the guest's processes.
+        is_separate: has_adapters.then(|| process_s.is_some() || is_apart(hosts)),
         lost_frames: has_adapters.then(|| counts.lost() + (end.program_lost - start.program_lost)),
         ..trouble(hosts.config(), &counts, report)
     }
+}
+
+/// Returns whether the measured hosts have processors of their own, with their receive work on these processors.
+fn is_apart(hosts: &dyn Hosts) -> bool {
+    let placement = &hosts.config().placement;
+    let has_own = if placement.server_cpus.is_some() { placement.has_server_alone() } else { placement.is_apart() };
+    has_own && hosts.has_rps()
 }
 
 /// Returns the losses of host B's card, and their effects on TCP and RPC.

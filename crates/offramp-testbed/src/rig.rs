@@ -57,7 +57,8 @@ pub struct Rig {
     controls: [Arc<PortControl>; 2],
     hosts: [NetNs; 2],
     config: RigConfig,
-    rps: bool,
+    /// Why the hosts' receive work could not be moved to the hosts' processors, if it was not.
+    rps: Result<(), String>,
 }
 
 impl Rig {
@@ -83,11 +84,7 @@ impl Rig {
         for (side, host) in hosts.iter().enumerate() {
             host.run(|| set_up_host(config, side))??;
         }
-        let placement = &config.placement;
-        let cpus_of = |side| placement.cpus_of(side == config.client);
-        let rps = config.host.rps
-            && (placement.is_apart() || placement.has_server_alone())
-            && hosts.iter().enumerate().all(|(side, host)| rps::set(host, INTERFACE, cpus_of(side)).is_ok());
+        let rps = steer(&hosts, config);
         let controls = [PortControl::new(&adapter), PortControl::new(&adapter)];
         let mut rig = Self {
             workers: Vec::new(),
@@ -224,7 +221,12 @@ impl Rig {
 
     /// Returns whether the hosts' receive work runs on the hosts' processors.
     pub fn has_rps(&self) -> bool {
-        self.rps
+        self.rps.is_ok()
+    }
+
+    /// Returns the reason if the hosts' receive work does not run on the hosts' processors.
+    pub fn rps(&self) -> Result<(), &str> {
+        self.rps.as_ref().copied().map_err(String::as_str)
     }
 
     /// Returns the number of packets that the hosts' programs could not encrypt, decrypt or deliver.
@@ -260,6 +262,20 @@ impl Rig {
     pub fn counts_of(&self, side: usize) -> Counts {
         Counts::of(&self.controls[side..=side])
     }
+}
+
+/// Moves the hosts' receive work to the hosts' processors. Returns the reason if this is impossible.
+fn steer(hosts: &[NetNs; 2], config: &RigConfig) -> Result<(), String> {
+    let placement = &config.placement;
+    if !config.host.rps {
+        return Err("switched off".to_owned());
+    }
+    if !(placement.is_apart() || placement.has_server_alone()) {
+        return Err("hosts and adapters share the processors".to_owned());
+    }
+    let cpus_of = |side| placement.cpus_of(side == config.client);
+    let mut sides = hosts.iter().enumerate();
+    sides.try_for_each(|(side, host)| rps::set(host, INTERFACE, cpus_of(side)).map_err(|error| error.to_string()))
 }
 
 /// Returns the configuration of one queue pair's cable. The link rate is divided equally between the queue pairs.
@@ -307,7 +323,7 @@ impl Hosts for Rig {
     }
 
     fn has_rps(&self) -> bool {
-        self.rps
+        self.has_rps()
     }
 
     fn namespace(&self, side: usize) -> Option<&NetNs> {

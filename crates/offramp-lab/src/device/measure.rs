@@ -37,8 +37,6 @@ const SETTLE_MAX: Duration = Duration::from_secs(15);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum lag of an interface's counters. Some drivers read the adapter's counters once per second.
 const COUNTER_LAG_MAX: Duration = Duration::from_secs(3);
-/// Duration of the measurement of other work: a few dozen ticks of the kernel's time accounting.
-const OTHER_WORK_WINDOW: Duration = Duration::from_millis(300);
 const MICROSECONDS: f64 = 1e6;
 
 /// Settings of the measurements.
@@ -70,19 +68,6 @@ pub(super) struct Bench<'a> {
     host: String,
     port: u16,
     stop: &'a AtomicBool,
-}
-
-/// Measures the share of this machine's processor time taken by other work, before the traffic starts.
-///
-/// # Errors
-/// Returns an error if `/proc/stat` cannot be read.
-pub(super) fn other_work() -> Result<f64, TestbedError> {
-    let before = Reading::take()?;
-    thread::sleep(OTHER_WORK_WINDOW);
-    let after = Reading::take()?;
-    let (processors, elapsed_s) = (after.processors.since(&before.processors), (after.at - before.at).as_secs_f64());
-    let all_s = elapsed_s * processors.all().len() as f64;
-    Ok(if all_s > 0.0 { busy_s(&processors, elapsed_s) / all_s } else { 0.0 })
 }
 
 /// The time, and the times of all processors, at the start or the end of the measured window.

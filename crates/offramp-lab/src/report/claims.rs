@@ -30,6 +30,14 @@ pub fn rows(experiment: &Experiment, machine: &Machine) -> Vec<Row> {
     touched.flat_map(of_claim).collect()
 }
 
+/// Returns the source of a claim with its year, without the remarks on its machine.
+pub fn cited(claim: &Case) -> String {
+    let source = claim.source.split([';', ':']).next().unwrap_or_default();
+    let is_digit = |letter: char| letter.is_ascii_digit();
+    let has_year = source.split(|letter: char| !is_digit(letter)).any(|digits| digits.len() == 4);
+    if has_year { source.to_owned() } else { format!("{source} (year not stated)") }
+}
+
 /// Returns the claims of a run, each with the results of all experiments.
 pub fn by_claim(report: &LabReport) -> Vec<(&'static Case, Vec<Live>)> {
     let all: Vec<Row> = report.experiments.iter().flat_map(|experiment| rows(experiment, &report.machine)).collect();

@@ -1,7 +1,7 @@
 //! The report as one HTML page. The page is self-contained: it has no scripts, and loads no fonts or images.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use minijinja::value::Serde;
 use offramp_model::claims::Case;
@@ -12,6 +12,7 @@ use super::claims::{self, Row};
 use super::figure::{self, Drawn};
 use super::limit;
 use super::numbers::{self, NOT_MEASURED};
+use super::opening::{self, AnswerGroup, anchor};
 use super::tradeoff::{self, Panel};
 use super::words::{self, Finding};
 use crate::compare::spread;
@@ -33,6 +34,12 @@ struct Page {
     machine: Vec<Fact>,
     settings: Vec<Fact>,
     cpu_split: String,
+    /// The groups of answers that have an answer.
+    answers: Vec<AnswerGroup>,
+    /// Circumstances that affect all results.
+    warnings: Vec<String>,
+    /// Address of the project's files, for links to the documentation.
+    docs: &'static str,
     axis: ForestAxis,
     /// Panels of the trade-off between saved interrupts and their cost, one per load.
     tradeoff: Vec<Panel>,
@@ -54,6 +61,10 @@ struct Section {
     question: String,
     fixed: String,
     headline: String,
+    /// The change in percent, if a difference was shown.
+    gain: String,
+    /// Explanations of the marks of variants.
+    marks: Vec<String>,
     rounds: String,
     forest: Option<ForestRow>,
     sentences: Vec<String>,
@@ -158,14 +169,33 @@ impl From<Row> for Claim {
     }
 }
 
-/// Writes the page to `path`. An existing file is replaced.
+/// Writes the page to `path`. An existing page is renamed to `NAME.previous.html`, or to `NAME.previous-2.html` and so
+/// on if that file exists. Returns the new name of the existing page.
 ///
 /// # Errors
-/// Returns an error with the path if the file cannot be written.
-pub fn write_html(report: &LabReport, path: &Path) -> io::Result<()> {
-    std::fs::write(path, render(report)).map_err(|error| {
+/// Returns an error with the path if the page cannot be written, or the existing page cannot be renamed.
+pub fn write_html(report: &LabReport, path: &Path) -> io::Result<Option<PathBuf>> {
+    let explained = |error: io::Error| {
         io::Error::new(error.kind(), format!("cannot write the report to {}: {error}", path.display()))
-    })
+    };
+    let previous = keep_previous(path).map_err(explained)?;
+    std::fs::write(path, render(report)).map_err(explained)?;
+    Ok(previous)
+}
+
+/// Renames an existing file. A device such as `/dev/null` stays.
+fn keep_previous(path: &Path) -> io::Result<Option<PathBuf>> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let end = path.extension().map_or_else(String::new, |end| format!(".{}", end.to_string_lossy()));
+    let numbered = (2..).map(|number| format!("{stem}.previous-{number}{end}"));
+    let names = std::iter::once(format!("{stem}.previous{end}")).chain(numbered);
+    let mut free = names.map(|name| path.with_file_name(name)).filter(|name| name.symlink_metadata().is_err());
+    let previous = free.next().expect("the numbers do not end");
+    std::fs::rename(path, &previous)?;
+    Ok(Some(previous))
 }
 
 /// Returns the page as HTML. All text of the report is escaped.
@@ -191,6 +221,9 @@ fn page(report: &LabReport) -> Page {
         machine: machine(report),
         settings: settings(report),
         cpu_split: report.machine.cpu_split.clone(),
+        answers: opening::answer_groups(report),
+        warnings: opening::warnings(report),
+        docs: concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main"),
         axis: forest.axis(),
         tradeoff: tradeoff::panels(&report.experiments),
         experiments: sections.map(|(position, experiment)| section(position, experiment, report, &forest)).collect(),
@@ -265,16 +298,20 @@ fn section(position: usize, experiment: &Experiment, report: &LabReport, forest:
     let groups = words::groups(experiment);
     let charts = [chart::traffic(experiment), chart::processor_time(experiment)];
     Section {
-        anchor: format!("experiment-{}", position + 1),
+        anchor: anchor(position),
         name: experiment.name.clone(),
         question: experiment.question.clone(),
         fixed: experiment.fixed.clone(),
         headline: words::headline(experiment),
+        gain: main
+            .filter(|verdict| Finding::of(verdict).is_difference())
+            .map_or_else(|| NOT_MEASURED.to_owned(), words::change),
+        marks: words::legend(experiment),
         rounds: main.map_or_else(|| NOT_MEASURED.to_owned(), |verdict| verdict.rounds.to_string()),
         forest: main.map(|verdict| forest.row(verdict)),
         sentences: words::sentences(experiment),
         charts: charts.into_iter().flatten().map(|figure| figure.drawn()).collect(),
-        variants: experiment.variants.iter().map(|variant| variant.name.clone()).collect(),
+        variants: experiment.variants.iter().map(|variant| variant.name.clone() + &words::marks(variant)).collect(),
         figures: METRICS.iter().filter_map(|metric| figure_row(experiment, metric)).collect(),
         pairs: groups.iter().map(|group| format!("{} against {}", group[0].variant, group[0].base)).collect(),
         comparisons: METRICS.iter().filter_map(|metric| comparison_row(&groups, metric)).collect(),
@@ -333,6 +370,40 @@ mod tests {
         if wanted.is_none() {
             std::fs::remove_file(path).expect("our own file");
         }
+    }
+
+    #[test]
+    fn no_earlier_page_is_lost_and_a_device_stays() {
+        let directory = std::env::temp_dir().join(format!("offramp-lab-pages-{}", std::process::id()));
+        std::fs::create_dir(&directory).expect("a directory for temporary files");
+        let path = directory.join("lab.html");
+        let named = |number| Some(directory.join(format!("lab.previous{number}.html")));
+        std::fs::write(&path, "first").expect("our directory");
+        let report = sample::report();
+        let write = || write_html(&report, &path).expect("our directory");
+        assert_eq!([write(), write(), write()], ["", "-2", "-3"].map(named));
+        assert_eq!(std::fs::read_to_string(named("").expect("a name")).expect("kept"), "first");
+        std::fs::remove_dir_all(&directory).expect("our own directory");
+        assert_eq!(write_html(&report, Path::new("/dev/null")).expect("a device"), None);
+    }
+
+    #[test]
+    fn the_page_opens_with_the_answer_and_how_to_read_it() {
+        let mut report = sample::report();
+        report.machine.other_programs = Some(crate::model::OtherPrograms { before_cpus: 0.6, ..Default::default() });
+        let page = render(&report);
+        let at = |what: &str| page.find(what).unwrap_or_else(|| panic!("{what}"));
+        let order = [
+            "What should I switch on here?",
+            "Other programs used 0.6 of 2 processors before the run",
+            "How to read a ratio",
+            "<svg class=\"forest\"",
+            "id=\"experiment-1\"",
+            "<dt>Processor</dt>",
+            "docs/results.md",
+        ];
+        assert!(order.windows(2).all(|two| at(two[0]) < at(two[1])), "{:?}", order.map(at));
+        assert_eq!(page.matches("<p><a href=\"#experiment-").count(), report.experiments.len() - 1);
     }
 
     #[test]
@@ -414,7 +485,9 @@ mod tests {
     #[test]
     fn nothing_comes_from_outside_the_page() {
         let page = render(&sample::with_moderation());
-        for outside in ["http:", "https:", "<script", "<link", "@import", "url(", "src="] {
+        let links = page.matches("<a href=\"https:").count();
+        assert!(links > 0 && page.matches("https:").count() == links, "a link loads nothing");
+        for outside in ["http:", "<script", "<link", "@import", "url(", "src="] {
             assert!(!page.contains(outside), "{outside}");
         }
     }

@@ -278,6 +278,8 @@ fn machine() -> Machine {
         cpu_split: "The hosts run on CPU 0 and the adapters on CPU 1; each one's busy time is read from /proc/stat."
             .to_owned(),
         line_distance_ns: Some([54.0, 57.0, 296.0]),
+        other_programs: None,
+        without_rps: None,
         guest: None,
     }
 }

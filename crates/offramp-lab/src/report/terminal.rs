@@ -1,8 +1,8 @@
-//! The report in a terminal: a table and findings after each experiment, a summary at the end, and a progress line in
-//! between.
+//! The report in a terminal: a table and findings after each experiment, and a summary at the end.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::IsTerminal;
 
+use super::answer::answers;
 use super::claims;
 use super::numbers::{NOT_MEASURED, SLOW_BPS, count, cpu_seconds, gbit, mbit, microseconds, percent, share};
 use super::words::{self, printable};
@@ -61,6 +61,7 @@ pub fn experiment(experiment: &Experiment, style: Style) -> String {
     }
     lines.push(String::new());
     lines.extend(table(experiment, style));
+    lines.extend(words::legend(experiment).iter().flat_map(|line| paragraph(line, "")).map(|line| style.dim(&line)));
     lines.push(String::new());
     lines.extend(
         words::sentences(experiment).iter().flat_map(|sentence| paragraph(sentence, "")).map(|l| style.bold(&l)),
@@ -70,34 +71,64 @@ pub fn experiment(experiment: &Experiment, style: Style) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Formats the summary of a run: a sentence per experiment, the machine, and the duration.
+/// Formats the summary of a run: the machine, the duration, and one line per finding.
 pub fn summary(report: &LabReport, style: Style) -> String {
-    let widest = report.experiments.iter().map(|experiment| experiment.name.chars().count()).max().unwrap_or(0);
-    let mut lines = vec![style.bold("summary")];
-    for experiment in &report.experiments {
-        let name = pad_right(&printable(&experiment.name), widest);
-        let prefix = format!("{name}{GAP}");
-        lines.extend(paragraph(&words::headline(experiment), &prefix));
-    }
-    lines.push(String::new());
-    lines.extend(published(report, style));
+    let mut lines = Vec::new();
     lines.extend(paragraph(&where_and_how(report), "").iter().map(|line| style.dim(line)));
     if let Some(guest) = &report.machine.guest {
         lines.extend(paragraph(&words::guest(guest), "").iter().map(|line| style.dim(line)));
     }
+    if let Some(programs) = &report.machine.other_programs {
+        lines.extend(paragraph(&words::load(programs, report.machine.cpus), ""));
+    }
+    lines.push(String::new());
+    lines.extend(findings(report, style));
     lines.join("\n") + "\n"
 }
 
-/// Formats each claim of a run: the published result, the measured result, and caveats.
-fn published(report: &LabReport, style: Style) -> Vec<String> {
+/// Formats one line per experiment: the answers by group, and then the experiments that have nothing to switch on.
+fn findings(report: &LabReport, style: Style) -> Vec<String> {
+    let widest = report.experiments.iter().map(|experiment| experiment.name.chars().count()).max().unwrap_or(0);
+    let line = |group: &str, name: &str, text: &str| {
+        let name = pad_right(&printable(name), widest);
+        let line = format!("{INDENT}{group:GROUP_WIDTH$}{GAP}{name}{GAP}{}", printable(text));
+        words::ordinary_spaces(&shorten(&line, WIDTH))
+    };
+    let answers = answers(report);
+    let mut lines = Vec::new();
+    if !answers.is_empty() {
+        lines.push(style.bold("What should I switch on here?"));
+    }
+    let mut last = None;
+    for answer in &answers {
+        let group = if last.replace(answer.advice) == Some(answer.advice) { "" } else { answer.advice.text() };
+        lines.push(line(group, answer.experiment, &answer.line()));
+    }
+    let has_answer = |position| answers.iter().any(|answer| answer.position == position);
+    let others = report.experiments.iter().enumerate().filter(|(position, _)| !has_answer(*position));
+    let others: Vec<&Experiment> = others.map(|(_, experiment)| experiment).collect();
+    if !others.is_empty() {
+        lines.push(style.bold("Other comparisons"));
+    }
+    lines.extend(others.into_iter().map(|one| line("", &one.name, &words::headline(one))));
+    lines
+}
+
+/// Width of the column with the group of an answer.
+const GROUP_WIDTH: usize = 13;
+
+/// Formats each claim of a run: the published result with its source, the measured result, and caveats. Empty if the
+/// run bears on no claim.
+pub fn published(report: &LabReport, style: Style) -> String {
     let measured = claims::by_claim(report);
     if measured.is_empty() {
-        return Vec::new();
+        return String::new();
     }
     let mut lines = vec![style.bold("published, and measured here")];
     lines.extend(paragraph(claims::READING, "").iter().map(|line| style.dim(line)));
     for (claim, all) in measured {
         lines.extend(paragraph(&claim.published, &format!("{:<5}", claim.id)));
+        lines.extend(paragraph(&claims::cited(claim), CLAIM_INDENT).iter().map(|line| style.dim(line)));
         for live in all {
             let Live { experiment, base, variant, measured, why, .. } = live;
             let end = if why.is_empty() { String::new() } else { format!("; {why}") };
@@ -107,8 +138,7 @@ fn published(report: &LabReport, style: Style) -> Vec<String> {
             lines.extend(paragraph(&claim.note, &format!("{CLAIM_INDENT}note: ")).iter().map(|line| style.dim(line)));
         }
     }
-    lines.push(String::new());
-    lines
+    lines.join("\n") + "\n"
 }
 
 /// Indentation of the results of a claim.
@@ -155,8 +185,9 @@ const INTERRUPTS_PER_FRAME: &str = "/frame";
 
 /// Returns the columns, without those dropped to make room for the variants' names.
 fn columns_that_fit(experiment: &Experiment) -> Vec<Column> {
-    let longest = experiment.variants.iter().map(|variant| variant.name.chars().count()).max().unwrap_or(0);
-    let name_width = longest.clamp(NAME_WIDTH_MIN, NAME_WIDTH_KEPT);
+    let marked =
+        |variant: &Variant| variant.name.chars().count().min(NAME_WIDTH_KEPT) + words::marks(variant).chars().count();
+    let name_width = experiment.variants.iter().map(marked).max().unwrap_or(0).max(NAME_WIDTH_MIN);
     let width = |columns: &[Column]| columns.iter().map(|column| column.width() + GAP.len()).sum::<usize>();
     let has_round_trips = experiment.variants.iter().any(|variant| variant.rtt_p50_us.is_some());
     let mut columns = columns(experiment);
@@ -187,8 +218,10 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         Column::of(experiment, ["answer", "p50/p99 µs"], |variant| {
             rtt(variant.latency_p50_us, variant.latency_p99_us)
         }),
-        Column::of(experiment, ["RTT as found", "p50/p99 µs"], |variant| rtt(variant.rtt_p50_us, variant.rtt_p99_us)),
-        Column::of(experiment, ["RTT awake", "p50/p99 µs"], |variant| {
+        Column::of(experiment, ["RTT p50/p99 µs", "CPUs may sleep"], |variant| {
+            rtt(variant.rtt_p50_us, variant.rtt_p99_us)
+        }),
+        Column::of(experiment, ["RTT p50/p99 µs", "CPUs awake"], |variant| {
             rtt(variant.rtt_awake_p50_us, variant.rtt_awake_p99_us)
         }),
     ];
@@ -249,8 +282,11 @@ fn table(experiment: &Experiment, style: Style) -> Vec<String> {
     let widths: Vec<usize> = columns.iter().map(Column::width).collect();
     let figures: usize = widths.iter().map(|width| width + GAP.len()).sum();
     let room = WIDTH.saturating_sub(INDENT.len() + figures).max(NAME_WIDTH_MIN);
-    let names: Vec<String> =
-        experiment.variants.iter().map(|variant| shorten(&printable(&variant.name), room)).collect();
+    let name = |variant: &Variant| {
+        let marks = words::marks(variant);
+        shorten(&printable(&variant.name), room.saturating_sub(marks.chars().count())) + &marks
+    };
+    let names: Vec<String> = experiment.variants.iter().map(name).collect();
     let name_width = names.iter().map(|name| name.chars().count()).chain(["variant".len()]).max().unwrap_or(0);
 
     let heading = |line: usize| {
@@ -279,7 +315,7 @@ fn pad_right(text: &str, width: usize) -> String {
     format!("{text:width$}")
 }
 
-fn shorten(text: &str, width: usize) -> String {
+pub(super) fn shorten(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
@@ -311,94 +347,12 @@ fn paragraph(text: &str, label: &str) -> Vec<String> {
         .collect()
 }
 
-/// One step of a run, for progress output.
-#[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
-    /// Number of samples taken so far in the whole run.
-    pub done: usize,
-    /// Total number of samples in the run.
-    pub total: usize,
-    /// Name of the experiment.
-    pub experiment: &'a str,
-    /// Name of the variant.
-    pub variant: &'a str,
-    /// Number of the round, from 1.
-    pub round: usize,
-    /// Number of rounds in the experiment.
-    pub rounds: usize,
-    /// Estimated remaining time of the run, seconds, if known.
-    pub left_s: Option<f64>,
-}
-
-/// Shows the progress of a run. A terminal has one line that is updated in place. Other outputs receive one line per
-/// experiment.
-///
-/// Output errors are ignored, so that a measurement continues even if its progress cannot be shown.
-pub struct Progress<W: Write> {
-    output: W,
-    renews: bool,
-    shown: bool,
-    experiment: Option<String>,
-}
-
-impl Progress<io::Stderr> {
-    /// Shows progress on standard error.
-    pub fn stderr() -> Self {
-        let output = io::stderr();
-        let renews = output.is_terminal();
-        Self::new(output, renews)
-    }
-}
-
-impl<W: Write> Progress<W> {
-    /// Shows progress on `output`. `renews` is `true` for a terminal.
-    pub fn new(output: W, renews: bool) -> Self {
-        Self { output, renews, shown: false, experiment: None }
-    }
-
-    /// Shows the current step.
-    pub fn step(&mut self, step: &Step) {
-        if self.renews {
-            let line = shorten(&printable(&step_line(step)), WIDTH - 1);
-            let _ = write!(self.output, "\r\x1b[K{line}");
-            self.shown = true;
-        } else if self.experiment.as_deref() != Some(step.experiment) {
-            let _ = writeln!(self.output, "{}: {} rounds", printable(step.experiment), step.rounds);
-        }
-        self.experiment = Some(step.experiment.to_owned());
-        let _ = self.output.flush();
-    }
-
-    /// Clears the progress line, so that other text can be printed.
-    pub fn clear(&mut self) {
-        if self.shown {
-            let _ = write!(self.output, "\r\x1b[K");
-            let _ = self.output.flush();
-            self.shown = false;
-        }
-    }
-}
-
-impl<W: Write> Drop for Progress<W> {
-    fn drop(&mut self) {
-        self.clear();
-    }
-}
-
-fn step_line(step: &Step) -> String {
-    let left = match step.left_s {
-        Some(seconds) if seconds >= 60.0 => format!(", about {:.0} min left", seconds / 60.0),
-        Some(seconds) => format!(", about {seconds:.0} s left"),
-        None => String::new(),
-    };
-    let Step { done, total, experiment, variant, round, rounds, .. } = step;
-    format!("[{done}/{total}] {experiment}: {variant}, round {round} of {rounds}{left}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::sample;
     use super::*;
+
+    use crate::model::OtherPrograms;
 
     const PLAIN: Style = Style { colour: false };
 
@@ -462,8 +416,11 @@ mod tests {
     #[test]
     fn every_claim_of_the_run_stands_once_with_what_was_published_measured_and_noted() {
         let report = sample::with_moderation();
-        let text = summary(&report, PLAIN);
+        let text = published(&report, PLAIN);
         let (_, claims) = text.split_once("published, and measured here").expect("a heading");
+        assert!(!summary(&report, PLAIN).contains("published"));
+        assert!(claims.contains("Microsoft, performance in network adapters, about 2001\n"), "{text}");
+        assert!(claims.contains("linux-kernel mailing list, 2 September 2002\n"), "{text}");
         for (claim, live) in claims::by_claim(&report) {
             assert_eq!(
                 claims.matches(&format!("\n  {:<5}{}", claim.id, &claim.published[..20])).count(),
@@ -480,7 +437,38 @@ mod tests {
         }
         assert!(claims.contains("note: Whatever else changed between"), "{text}");
         let without = LabReport { experiments: vec![find("uso")], ..report };
-        assert!(!summary(&without, PLAIN).contains("published"));
+        assert!(published(&without, PLAIN).is_empty());
+    }
+
+    #[test]
+    fn the_summary_ends_with_one_line_for_each_experiment() {
+        let report = sample::report();
+        let text = summary(&report, PLAIN);
+        let (_, list) = text.split_once("What should I switch on here?\n").expect("a heading");
+        for one in &report.experiments {
+            let named = |line: &&str| line.split_whitespace().any(|word| word == one.name);
+            assert_eq!(list.lines().filter(named).count(), 1, "{}: {text}", one.name);
+        }
+        assert_eq!(list.lines().count(), report.experiments.len() + 1, "{text}");
+        assert!(list.starts_with("  switch on      ") && widest(list) <= WIDTH, "{text}");
+    }
+
+    #[test]
+    fn a_busy_machine_marks_its_rows_and_says_so() {
+        let mut report = sample::report();
+        report.machine.other_programs =
+            Some(OtherPrograms { before_cpus: 0.62, during_cpus: Some(0.3), during_cpus_max: Some(0.71) });
+        let text = summary(&report, PLAIN);
+        let expected =
+            "Other programs used 0.6 of 2 processors before the run, and 0.3 during the samples (median; at most 0.7).";
+        assert!(text.contains(expected), "{text}");
+        let mut one = find("lso");
+        one.variants[1].samples.iter_mut().for_each(|sample| sample.other_cpus = Some(0.7));
+        let text = experiment(&one, PLAIN);
+        assert!(
+            text.contains("\n  on*") && text.contains("\n  off ") && text.contains("* Other programs used up to 0.7"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -555,30 +543,5 @@ mod tests {
         hostile.notes = vec!["\x1b]0;title\x07".to_owned()];
         let text = experiment(&hostile, PLAIN);
         assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text:?}");
-    }
-
-    fn step(experiment: &str, round: usize) -> Step<'_> {
-        Step { done: round, total: 10, experiment, variant: "on", round, rounds: 5, left_s: Some(125.0) }
-    }
-
-    #[test]
-    fn progress_is_a_line_for_each_experiment_where_there_is_no_terminal() {
-        let mut output = Vec::new();
-        let mut progress = Progress::new(&mut output, false);
-        for at in [step("lso", 1), step("lso", 2), step("rsc", 1)] {
-            progress.step(&at);
-        }
-        drop(progress);
-        assert_eq!(String::from_utf8(output).expect("text"), "lso: 5 rounds\nrsc: 5 rounds\n");
-    }
-
-    #[test]
-    fn progress_on_a_terminal_renews_one_line_and_leaves_nothing() {
-        let mut output = Vec::new();
-        let mut progress = Progress::new(&mut output, true);
-        progress.step(&step("lso", 2));
-        drop(progress);
-        let text = String::from_utf8(output).expect("text");
-        assert_eq!(text, "\r\x1b[K[2/10] lso: on, round 2 of 5, about 2 min left\r\x1b[K");
     }
 }

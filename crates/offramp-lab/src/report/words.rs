@@ -3,7 +3,7 @@
 use super::numbers::{SLOW_BPS, gbit, mbit, or_dash};
 use crate::compare::{PAIRS_MIN, grouped};
 use crate::metric::{self, Metric};
-use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
+use crate::model::{Experiment, Guest, Judgement, OtherPrograms, Variant, Verdict};
 use crate::plan::experiments;
 
 /// Describes a guest in sentences.
@@ -186,11 +186,77 @@ fn differences(verdicts: &[&Verdict]) -> String {
     let mut parts = Vec::with_capacity(verdicts.len());
     for verdict in verdicts {
         let label = if parts.is_empty() { "95\u{a0}%:\u{a0}" } else { "" };
-        let (ratio, noun) = (verdict_ratio(verdict), noun(&verdict.metric));
-        let pair = pair(verdict).map_or_else(String::new, |pair| format!("; {pair}"));
-        parts.push(format!("{ratio}\u{a0}× {noun} ({label}{}{pair})", interval(verdict)));
+        parts.push(labelled(verdict, label));
     }
     parts.join(", ")
+}
+
+fn labelled(verdict: &Verdict, label: &str) -> String {
+    let (ratio, noun) = (verdict_ratio(verdict), noun(&verdict.metric));
+    let pair = pair(verdict).map_or_else(String::new, |pair| format!("; {pair}"));
+    format!("{ratio}\u{a0}× {noun} ({label}{}{pair})", interval(verdict))
+}
+
+/// Formats a ratio with its metric, its interval and its two values, whatever the finding.
+pub fn measured(verdict: &Verdict) -> String {
+    labelled(verdict, "")
+}
+
+/// Formats a ratio as a change in percent, such as "+135 %".
+pub fn change(verdict: &Verdict) -> String {
+    let percent = (verdict.ratio - 1.0) * 100.0;
+    let sign = if percent < 0.0 { '−' } else { '+' };
+    let digits = usize::from(percent.abs() < 10.0);
+    format!("{sign}{:.digits$}\u{a0}%", percent.abs())
+}
+
+/// Returns whether other programs used enough processor time to affect a result: more than a tenth of a processor.
+pub fn is_busy(other_cpus: f64) -> bool {
+    other_cpus > 0.1
+}
+
+/// Describes the load of other programs before a run. `cpus` is the number of processors of the machine.
+pub fn load_before(other_cpus: f64, cpus: usize) -> String {
+    let advice =
+        if is_busy(other_cpus) { " Their time counts as the hosts': stop them for clear results." } else { "" };
+    format!("Other programs used {other_cpus:.1} of {cpus} processors before the run.{advice}")
+}
+
+/// Describes the load of other programs before and during a run.
+pub fn load(programs: &OtherPrograms, cpus: usize) -> String {
+    let during = programs.during_cpus.zip(programs.during_cpus_max);
+    let during = during.map_or_else(String::new, |(median, max)| {
+        format!(", and {median:.1} during the samples (median; at most {max:.1})")
+    });
+    format!("Other programs used {:.1} of {cpus} processors before the run{during}.", programs.before_cpus)
+}
+
+/// Mark of variants during whose samples other programs ran.
+const OTHERS_RAN: char = '*';
+/// Mark of variants whose times of hosts and adapters are not separated.
+const NOT_SEPARATE: char = '†';
+
+/// Returns the marks of a variant whose processor times include other work.
+pub fn marks(variant: &Variant) -> String {
+    let others_ran = variant.samples.iter().filter_map(|sample| sample.other_cpus).any(is_busy);
+    let is_mixed = variant.samples.iter().any(|sample| sample.is_separate == Some(false));
+    [(others_ran, OTHERS_RAN), (is_mixed, NOT_SEPARATE)].iter().filter(|(is, _)| *is).map(|(_, mark)| *mark).collect()
+}
+
+/// Explains the marks of an experiment's variants.
+pub fn legend(experiment: &Experiment) -> Vec<String> {
+    let used: String = experiment.variants.iter().map(marks).collect();
+    let samples = experiment.variants.iter().flat_map(|variant| &variant.samples);
+    let max = samples.filter_map(|sample| sample.other_cpus).fold(0.0, f64::max);
+    let others_ran = format!(
+        "{OTHERS_RAN} Other programs used up to {max:.1} processors during these samples; their time counts as the hosts'."
+    );
+    let not_separate = format!(
+        "{NOT_SEPARATE} Host CPU is all time that is neither idle nor the adapters', other programs included. Adapter CPU \
+         includes the hosts' receive work."
+    );
+    let all = [(OTHERS_RAN, others_ran), (NOT_SEPARATE, not_separate)];
+    all.into_iter().filter(|(mark, _)| used.contains(*mark)).map(|(_, text)| text).collect()
 }
 
 /// Returns all verdicts of an experiment, the main verdict first.
@@ -483,6 +549,30 @@ mod tests {
         let wide = verdict("throughput_bps", 1.1, [0.021, 61.3]);
         assert_eq!((interval(&wide).as_str(), verdict_ratio(&wide).as_str()), ("0.021\u{a0}…\u{a0}61", "1.10"));
         assert_eq!(interval(&verdict("throughput_bps", 1.1, [1e-9, 61.3])), "< 0.001\u{a0}…\u{a0}61");
+    }
+
+    #[test]
+    fn rows_are_marked_where_other_programs_ran_or_nothing_separates_hosts_and_adapters() {
+        let sample = |other_cpus, is_separate| crate::model::Sample {
+            other_cpus: Some(other_cpus),
+            is_separate,
+            ..crate::model::Sample::default()
+        };
+        let named = |samples| compare::summarise("on", samples);
+        let mut experiment = experiment(None, Vec::new());
+        experiment.variants = vec![named(vec![sample(0.1, Some(true)), sample(0.02, None)])];
+        assert!(marks(&experiment.variants[0]).is_empty() && legend(&experiment).is_empty());
+        experiment.variants.push(named(vec![sample(0.0, Some(true)), sample(0.64, Some(true))]));
+        experiment.variants.push(named(vec![sample(0.3, Some(false))]));
+        assert_eq!([1, 2].map(|of| marks(&experiment.variants[of])), ["*", "*†"]);
+        let said = legend(&experiment);
+        assert!(said.len() == 2 && said[0].contains("up to 0.6 processors"), "{said:?}");
+    }
+
+    #[test]
+    fn a_ratio_reads_as_a_change_in_percent() {
+        let of = |ratio| ordinary_spaces(&change(&verdict("throughput_bps", ratio, [ratio, ratio])));
+        assert_eq!([2.35, 0.78, 1.004, 1.0].map(of), ["+135 %", "−22 %", "+0.4 %", "+0.0 %"]);
     }
 
     #[test]

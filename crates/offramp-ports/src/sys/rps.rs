@@ -1,20 +1,21 @@
 //! Interface attributes under `/sys/class/net`, including receive packet steering, for an interface in any namespace.
 //!
-//! A sysfs shows the interfaces of the network namespace in which it was mounted. Each call therefore mounts a new
-//! sysfs on a helper thread. The helper thread has a private mount namespace, so no other thread sees the mount.
+//! A sysfs shows the interfaces of the network namespace in which it was mounted. Each call therefore makes a new sysfs
+//! on a helper thread. The sysfs is mounted on no directory, so no other program sees it.
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use nix::mount::{MsFlags, mount};
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 
 use super::{NetNs, SysError, link};
 
 /// Number of bits in one group of a processor mask in sysfs.
 const MASK_GROUP_BITS: usize = 32;
-/// The argument of mount(2) for no source, no file system type or no data.
-const NONE: Option<&str> = None;
+/// Command that completes a file system (`FSCONFIG_CMD_CREATE` in Linux' `mount.h`).
+const CREATE: libc::c_uint = 6;
 
 /// Makes the kernel process frames received on any queue of the interface on the processors `cpus`. If `cpus` is empty,
 /// the kernel processes a frame on the processor that received it.
@@ -63,20 +64,33 @@ fn with_sysfs<T: Send>(ns: &NetNs, name: &str, f: impl FnOnce(&str) -> io::Resul
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an interface name"));
     }
     ns.run(|| {
-        mount_sysfs()?;
-        f(&format!("/sys/class/net/{name}"))
+        let sysfs = open_sysfs()?;
+        f(&format!("/proc/self/fd/{}/class/net/{name}", sysfs.as_raw_fd()))
     })?
 }
 
-/// Mounts the current namespace's sysfs over `/sys`, visible only to the calling thread.
-fn mount_sysfs() -> io::Result<()> {
+/// Returns the root of a new sysfs of the current namespace, which is mounted on no directory. A mount on `/sys` would
+/// need a private `/`, and the kernel refuses that (`EINVAL`) where `/` is no mount point, as in a chroot.
+fn open_sysfs() -> io::Result<OwnedFd> {
+    // The owner of a new network namespace may mount a sysfs only in a mount namespace of its own.
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| SysError::new("making a mount namespace", e))?;
-    // If the mounts stayed shared, the mount of sysfs would propagate to every mount namespace of the same peer group.
-    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)
-        .map_err(|e| SysError::new("making mounts private", e))?;
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("sysfs"), "/sys", Some("sysfs"), flags, NONE).map_err(|e| SysError::new("mounting a sysfs", e))?;
-    Ok(())
+    // SAFETY: the only pointer is to a constant string, which the kernel only reads.
+    let context = descriptor(unsafe { libc::syscall(libc::SYS_fsopen, c"sysfs".as_ptr(), libc::FSOPEN_CLOEXEC) })?;
+    let none = std::ptr::null::<libc::c_char>();
+    // SAFETY: the command takes neither key nor value, so both pointers are null.
+    Errno::result(unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), CREATE, none, none, 0) })
+        .map_err(|e| SysError::new("mounting a sysfs", e))?;
+    let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+    // SAFETY: the call has no pointers.
+    descriptor(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), libc::FSMOUNT_CLOEXEC, attributes) })
+}
+
+/// Takes the descriptor that a system call returned.
+fn descriptor(result: libc::c_long) -> io::Result<OwnedFd> {
+    let descriptor = Errno::result(result).map_err(|e| SysError::new("mounting a sysfs", e))?;
+    let descriptor = RawFd::try_from(descriptor).expect("the kernel returns descriptors below 2^31");
+    // SAFETY: the system call returned a new descriptor, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// Writes an existing file. sysfs cannot create files.

@@ -9,7 +9,7 @@ use offramp_lab::calibrate::{
 use offramp_lab::machine;
 use offramp_lab::model::Experiment;
 use offramp_lab::plan::Settings;
-use offramp_lab::report::terminal;
+use offramp_lab::report::progress;
 use offramp_lab::run as runner;
 use offramp_lab::sample::{Bench, Stage};
 use offramp_ports::sys::privilege;
@@ -92,10 +92,10 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
             .ok_or_else(|| Failure::File("neither XDG_DATA_HOME nor HOME is set; use --out".to_owned()))?,
     };
     let before = CpuTimes::read().map_err(TestbedError::Io)?;
-    let (experiments, has_rps) = measure(args)?;
+    let (experiments, rps) = measure(args)?;
     let stolen_share = CpuTimes::read().map_err(TestbedError::Io)?.since(&before).stolen_share();
     let calibration = Calibration::of(&experiments)?;
-    let machine = machine::describe(&Placement::apart(), has_rps);
+    let machine = machine::describe(&Placement::apart(), rps.as_ref().copied().map_err(String::as_str));
     let title = format!(
         "both hosts of the lab on one processor of this machine: {}, Linux {}",
         machine.processor, machine.kernel
@@ -122,27 +122,26 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), TestbedError> {
+fn measure(args: &Args) -> Result<(Vec<Experiment>, Result<(), String>), TestbedError> {
     let stop = stop_flag()?;
     let settings = Settings { seconds: args.seconds, ..Settings::default() };
     let plans = plans(&settings);
     // Enter before any thread starts, because only a single-threaded process can enter a user namespace.
     privilege::enter()?;
-    let has_rps = Rig::start(&RigConfig::default())?.has_rps();
+    let rps = Rig::start(&RigConfig::default())?.rps().map_err(str::to_owned);
     // A separate experiment measures requests, so omit round trips here.
     let bench = Bench { program: std::env::current_exe()?, rtt_time: Duration::ZERO, rtt_rounds: 0, stop: &stop };
     let repeats = usize::from(args.repeats);
     let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * repeats);
     let started = Instant::now();
-    let mut progress = terminal::Progress::stderr();
-    let mut on_sample = |at: usize, round: usize, _turn: usize, variant: &str| {
+    let mut progress = progress::Progress::stderr();
+    let mut on_sample = |at: usize, _round: usize, _turn: usize, _variant: &str| {
         let left_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64 * (total - done) as f64);
         done += 1;
-        let experiment = &plans[at].name;
-        progress.step(&terminal::Step { done, total, experiment, variant, round: round + 1, rounds: repeats, left_s });
+        progress.step(&progress::Step { done, total, experiment: &plans[at].name, left_s });
     };
     let experiments = runner::run_together(&bench, &mut Stage::Namespaces, &plans, repeats, &mut on_sample)?;
-    Ok((experiments, has_rps))
+    Ok((experiments, rps))
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {

@@ -5,10 +5,10 @@ use crate::exit::{FAILED, SETUP, fail, print};
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::model::{self, Experiment, LabReport};
 use offramp_lab::plan::{self, Experiment as Definition, Plan, Settings, guest_plans, plans};
-use offramp_lab::report::{self, html, terminal};
+use offramp_lab::report::{self, html, progress, terminal, words};
 use offramp_lab::sample::{Bench, Stage};
 use offramp_lab::{device, machine, run as runner};
-use offramp_ports::sys::privilege;
+use offramp_ports::sys::{cpu, privilege};
 use offramp_testbed::device::{DeviceError, default_state_dir};
 use offramp_testbed::error::TestbedError;
 use offramp_testbed::guest::{Accelerator, Choice, DriverCoalescing, GuestSpec};
@@ -28,6 +28,8 @@ const REPEATS: usize = 4;
 /// Number of rounds of a run with only on-request experiments, which have many variants and large effects.
 const ON_REQUEST_REPEATS: usize = 3;
 const SECONDS: f64 = 0.4;
+/// Time of a sample without its measured time, as estimated before the first sample: set-up, warm-up and round trips.
+const SAMPLE_OVERHEAD_S: f64 = 0.3;
 const RTT_TIME: Duration = Duration::from_millis(40);
 /// Number of rounds of round-trip measurements. A mean round-trip time needs fewer rounds than a mean throughput, so
 /// two rounds are sufficient.
@@ -112,7 +114,10 @@ pub struct Args {
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-    /// File of the page with charts
+    /// Print the published claims, too, with what was measured
+    #[arg(long, conflicts_with = "json")]
+    claims: bool,
+    /// File of the page with charts; an existing page is kept as NAME.previous.html
     #[arg(long, value_name = "FILE", default_value = "lab-report.html")]
     html: PathBuf,
 
@@ -387,15 +392,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
     // Refuses unknown names before a guest is looked for: User Mode Linux runs every experiment with a guest.
     let listed = chosen(args, args.has_guest().then_some((Accelerator::Uml, DriverCoalescing::Fixed)))?;
     if args.list {
-        for plan in listed {
-            let when = if plan.on_request { " (only when named)" } else { "" };
-            print(format_args!("{:<18} {:<12} {}{when}\n", plan.name, plan.claims().join(" "), plan.question));
-        }
-        for (group, members) in plan::groups() {
-            print(format_args!("{group:<18} {:<12} the same as {}\n", "", members.join(",")));
-        }
-        let of_device: Vec<&str> = device::experiments().collect();
-        print(format_args!("with --device: {}\n", of_device.join(", ")));
+        list(&listed);
         return Ok(());
     }
     let spec = if args.has_guest() { Some(guest_spec(args)?) } else { None };
@@ -404,7 +401,11 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
     // Enter before any thread starts, because only a single-threaded process can enter a user namespace.
     privilege::enter()?;
     let started = Instant::now();
-    let has_rps = spec.is_none() && Rig::start(&RigConfig { host: args.host(), ..RigConfig::default() })?.has_rps();
+    let busy_cpus = load_before(args)?;
+    let rps = match spec {
+        None => Rig::start(&RigConfig { host: args.host(), ..RigConfig::default() })?.rps().map_err(str::to_owned),
+        Some(_) => Ok(()),
+    };
     let mut stage = spec.map_or(Stage::Namespaces, |spec| Stage::Guest(Box::new(Guests::new(spec, stop))));
     let (rtt_time, rtt_rounds) = args.round_trips();
     let bench = Bench { program: std::env::current_exe()?, rtt_time, rtt_rounds, stop };
@@ -414,12 +415,13 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
         return outcome;
     }
     let mut machine = match &stage {
-        Stage::Namespaces => machine::describe(&Placement::apart(), has_rps),
+        Stage::Namespaces => machine::describe(&Placement::apart(), rps.as_ref().copied().map_err(String::as_str)),
         Stage::Guest(guests) => machine::describe_with_guest(&Placement::apart(), guests),
     };
     // End the guests before writing the page.
     drop(stage);
     machine.line_distance_ns = machine::line_distance_ns(&experiments);
+    machine.other_programs = Some(machine::other_programs(busy_cpus, &experiments));
     let threads = match args.threads {
         ThreadsArg::Shared => "one thread drives both adapters: a frame stays in one processor's cache",
         ThreadsArg::PerAdapter => "one thread drives each adapter",
@@ -428,6 +430,37 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
     // Keep the results from before a failure or a stop.
     let finished = finish(args, started, machine, threads, experiments);
     outcome.and(finished)
+}
+
+/// Prints the experiments, the groups, and the experiments on an existing interface.
+fn list(plans: &[Plan]) {
+    let groups = plan::groups();
+    let names = plans.iter().map(|plan| plan.name.len()).chain(groups.iter().map(|(group, _)| group.len()));
+    let name_width = names.max().unwrap_or(0);
+    let claims_width = plans.iter().map(|plan| plan.claims().join(" ").len()).max().unwrap_or(0);
+    for plan in plans {
+        let when = if plan.on_request { " (only when named)" } else { "" };
+        let claims = plan.claims().join(" ");
+        print(format_args!("{:<name_width$}  {claims:<claims_width$}  {}{when}\n", plan.name, plan.question));
+    }
+    for (group, members) in groups {
+        print(format_args!("{group:<name_width$}  {:<claims_width$}  the same as {}\n", "", members.join(",")));
+    }
+    let of_device: Vec<&str> = device::experiments().collect();
+    print(format_args!("with --device: {}\n", of_device.join(", ")));
+}
+
+/// Measures the load of other programs, and prints the load before anything else. With `--json`, prints to standard
+/// error.
+fn load_before(args: &Args) -> Result<f64, TestbedError> {
+    let busy_cpus = machine::busy_cpus()?;
+    let line = words::load_before(busy_cpus, cpu::online().len());
+    if args.json {
+        eprintln!("{line}");
+    } else {
+        print(format_args!("{line}\n\n"));
+    }
+    Ok(busy_cpus)
 }
 
 /// Runs and prints the experiments. `experiments` contains the finished experiments on every return.
@@ -439,14 +472,18 @@ fn measure(
     experiments: &mut Vec<Experiment>,
 ) -> Result<(), TestbedError> {
     let (started, repeats) = (Instant::now(), args.repeats());
-    let mut progress = terminal::Progress::stderr();
+    let mut progress = progress::Progress::stderr();
     let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * repeats);
-    for plan in plans {
-        let mut on_sample = |round: usize, _turn: usize, variant: &str| {
-            let left_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64 * (total - done) as f64);
+    let is_guest = matches!(stage, Stage::Guest(_));
+    for (position, plan) in plans.iter().enumerate() {
+        let mut on_sample = |_round: usize, _turn: usize, _variant: &str| {
+            let measured_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64);
+            // The start of a guest takes an unknown time.
+            let sample_s = measured_s.or((!is_guest).then_some(args.seconds() + SAMPLE_OVERHEAD_S));
+            let left_s = sample_s.map(|sample_s| sample_s * (total - done) as f64);
             done += 1;
-            let (experiment, rounds) = (plan.name.as_str(), repeats);
-            progress.step(&terminal::Step { done, total, experiment, variant, round: round + 1, rounds, left_s });
+            let experiment = plan.name.as_str();
+            progress.step(&progress::Step { done: position + 1, total: plans.len(), experiment, left_s });
         };
         let made = runner::run(bench, stage, plan, repeats, &mut on_sample);
         progress.clear();
@@ -502,11 +539,16 @@ fn finish(
     if args.json {
         print(format_args!("{}\n", report::to_json(&report)));
     } else {
-        print(format_args!("{}\n", terminal::summary(&report, terminal::Style::of(&io::stdout()))));
+        let style = terminal::Style::of(&io::stdout());
+        if args.claims {
+            print(format_args!("{}\n", terminal::published(&report, style)));
+        }
+        print(format_args!("{}\n", terminal::summary(&report, style)));
     }
-    html::write_html(&report, &args.html)?;
+    let previous = html::write_html(&report, &args.html)?;
     if !args.json {
-        print(format_args!("page with charts: {}\n", args.html.display()));
+        let kept = previous.map_or_else(String::new, |name| format!("; the previous page: {}", name.display()));
+        print(format_args!("page with charts and published claims: {}{kept}\n", args.html.display()));
     }
     Ok(())
 }
