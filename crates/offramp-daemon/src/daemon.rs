@@ -221,9 +221,12 @@ impl Daemon {
         if let Err(error) = self.threads.keys.close() {
             log!("offramp: noting how far keys have come: {error}; they continue after what was reserved");
         }
-        // Other references may keep the ports alive until the process ends, so the sockets are removed here.
+        // Other references may keep the ports alive until the process ends, so sockets and devices are released here.
         for port in self.state().ports.iter() {
             port.with_guest(|guest| guest.remove_socket());
+            if is_at_rest {
+                port.host.restore();
+            }
         }
         self.threads.events.end();
         is_at_rest

@@ -1,7 +1,8 @@
 //! A Linux TAP interface as a host port: the host is the kernel's TCP/IP.
 //!
-//! The interface exists as long as its network namespace exists and one of its descriptors is open. The kernel removes
-//! the interface even if the process crashes or the namespace is deleted.
+//! A created interface exists as long as its network namespace exists and one of its descriptors is open. The kernel
+//! removes the interface even if the process crashes or the namespace is deleted. [`Tap::attach`] instead takes an
+//! interface made by another program, which stays.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,6 +15,7 @@ use crate::sys::link::{self, NAME_LEN_MAX};
 use crate::sys::privilege::{self, SetupError};
 use crate::sys::{NetNs, SysError};
 
+mod existing;
 mod ioctl;
 mod queue;
 
@@ -76,6 +78,41 @@ pub enum TapError {
     /// The namespace already has an interface with this name.
     #[error("tap \"{0}\": the name is taken; choose another, or delete the interface that has it")]
     NameTaken(String),
+    /// There is no interface with this name to attach to.
+    #[error("tap \"{0}\": no such interface; make it: ip tuntap add {0} mode tap user USER")]
+    Missing(String),
+    /// The existing interface is not a TAP.
+    #[error(
+        "tap \"{name}\": the interface is {kind}, not a TAP; choose another, or make it: ip tuntap add NAME mode tap"
+    )]
+    NotTap {
+        /// The interface's name.
+        name: String,
+        /// The interface's kind, with an article.
+        kind: &'static str,
+    },
+    /// Another program has attached to the existing interface.
+    #[error("tap \"{0}\": another program uses the interface; end that program, or choose another interface")]
+    InUse(String),
+    /// The existing interface has one queue pair.
+    #[error(
+        "tap \"{name}\": {queues} queue pairs, but the interface has one; use 1, or make it again: \
+         ip tuntap add {name} mode tap multi_queue"
+    )]
+    OneQueue {
+        /// The interface's name.
+        name: String,
+        /// The requested number of queues.
+        queues: u16,
+    },
+    /// The existing interface belongs to another user or group.
+    #[error("tap \"{name}\": the interface belongs to {owner}; run as this owner, or as root")]
+    Owner {
+        /// The interface's name.
+        name: String,
+        /// The owning user and group.
+        owner: String,
+    },
     /// The MTU is out of range.
     #[error("tap \"{name}\": MTU {mtu} is out of range; use {MTU_MIN} to {MTU_MAX}")]
     Mtu {
@@ -145,14 +182,16 @@ impl Shared {
     }
 }
 
-/// A TAP interface with all its queues. The kernel deletes the interface when this handle and all its [`TapQueue`]s are
-/// dropped.
+/// A TAP interface with all its queues. The kernel deletes a created interface when this handle and all its
+/// [`TapQueue`]s are dropped.
 #[derive(Debug)]
 pub struct Tap {
     shared: Arc<Shared>,
     supported: Offloads,
     mtu: u32,
     frame_len_max: usize,
+    /// The vnet header of an existing interface before this handle attached.
+    header_before: Option<ioctl::Header>,
 }
 
 impl Tap {
@@ -164,11 +203,17 @@ impl Tap {
     pub fn open(config: &TapConfig) -> Result<Self, TapError> {
         check(config)?;
         let fds = (0..config.queues).map(|_| open_queue(config)).collect::<Result<Vec<_>, _>>()?;
-        let supported = probe(&config.name, &fds[0])?;
+        let tap = Self::of(&config.name, fds, config.mtu, config.frame_len_max)?;
         set_up_link(config).map_err(|cause| TapError::Link { name: config.name.clone(), cause })?;
+        Ok(tap)
+    }
+
+    /// Returns the handle to an interface with the attached queues `fds`.
+    fn of(name: &str, fds: Vec<OwnedFd>, mtu: u32, frame_len_max: usize) -> Result<Self, TapError> {
+        let supported = probe(name, &fds[0])?;
         let offered = AtomicU32::new(Offloads::empty().bits());
-        let shared = Arc::new(Shared { name: config.name.clone(), fds, offered });
-        Ok(Self { shared, supported, mtu: config.mtu, frame_len_max: config.frame_len_max })
+        let shared = Arc::new(Shared { name: name.to_owned(), fds, offered });
+        Ok(Self { shared, supported, mtu, frame_len_max, header_before: None })
     }
 
     /// Creates the interface in another namespace, like [`Tap::open`]. The interface does not keep the namespace alive:
@@ -197,7 +242,7 @@ impl Tap {
         &self.shared.name
     }
 
-    /// Returns the configured MTU, in bytes of the IP packet.
+    /// Returns the MTU at the opening of the interface, in bytes of the IP packet.
     pub fn mtu(&self) -> u32 {
         self.mtu
     }
@@ -285,7 +330,7 @@ fn open_queue(config: &TapConfig) -> Result<OwnedFd, TapError> {
         Some(libc::EBUSY) => TapError::NameTaken(name.clone()),
         _ => system(name, "making the interface", e),
     })?;
-    ioctl::set_header(fd.as_fd()).map_err(|e| system(name, "setting the vnet header", e))?;
+    ioctl::set_header(fd.as_fd(), ioctl::Header::OWN).map_err(|e| system(name, "setting the vnet header", e))?;
     Ok(fd)
 }
 

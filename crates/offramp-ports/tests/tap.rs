@@ -18,6 +18,8 @@ use offramp_ports::sys::link::{self, CarrierWatch};
 use offramp_ports::tap::{MTU_MAX, Tap, TapConfig, TapError, TapQueue};
 use sha2::{Digest, Sha256};
 
+mod existing;
+
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 

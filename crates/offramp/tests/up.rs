@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "shared with the tests of IPsec")]
 #[path = "up/bed.rs"]
 mod bed;
+#[path = "up/existing.rs"]
+mod existing;
 
 use bed::{
     ADDRESSES, Bed, INTERFACE, direction, feature, is_root_of_the_machine, offramp, on_switch, queue_sum, refused,

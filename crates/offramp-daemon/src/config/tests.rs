@@ -89,7 +89,7 @@ fn a_short_file_gets_the_defaults() {
     assert_eq!((control_group, user, state_directory, sandbox), (None, None, None, SandboxLevel::Full));
     let made = Some("the interface t0".to_owned());
     let traits = HostTraits { is_steered: true, privileged_key: Some("host.tap"), made, ..HostTraits::default() };
-    let host = kind::tap::Config { interface: "t0".into(), namespace: None, traits };
+    let host = kind::tap::Config { interface: "t0".into(), is_existing: false, namespace: None, traits };
     let a = PortConfig {
         name: "a".into(),
         host: HostConfig::Tap(host),

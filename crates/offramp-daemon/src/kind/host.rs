@@ -179,6 +179,9 @@ pub trait Host: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Gives an existing device its previous settings. Called at the end of the daemon, after the last frame.
+    fn restore(&self) {}
+
     /// Returns the guest's port; `None` for other hosts. Two guests on a cable each see the link up while the other
     /// guest is connected.
     fn guest(&self) -> Option<&Mutex<VhostUser>> {

@@ -1,4 +1,5 @@
-//! A TAP interface created by the daemon: the kernel is the host, or the TAP is on the wire.
+//! A TAP interface: the kernel is the host, or the TAP is on the wire. The daemon creates the interface, or attaches to
+//! an existing one as its owner.
 
 use super::host::{Host, HostAddress, HostTraits, Means, PortKind, Settings, TaskParts, Watch};
 use super::wire::{Interface, WireKind};
@@ -28,6 +29,7 @@ const NETNS_DIRECTORY: &str = "/run/netns";
 #[serde(deny_unknown_fields)]
 pub struct Keys {
     tap: Spanned<String>,
+    existing: Option<bool>,
     namespace: Option<Spanned<String>>,
     address: Option<Spanned<Value>>,
     queue_pairs: Option<Spanned<i64>>,
@@ -38,6 +40,8 @@ pub struct Keys {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub interface: String,
+    /// True to attach to an interface made by another program.
+    pub is_existing: bool,
     /// File of the interface's network namespace; `None` for the daemon's own namespace.
     pub namespace: Option<PathBuf>,
     pub traits: HostTraits,
@@ -51,6 +55,19 @@ impl PortKind for Config {
 
     fn check(check: &Check<'_>, keys: &Keys) -> Result<Self, ConfigError> {
         let interface = check.interface("port.host.tap", &keys.tap)?;
+        let is_existing = keys.existing.unwrap_or_default();
+        let of_created = [
+            ("namespace", keys.namespace.as_ref().map(Spanned::span), "start the daemon in it: ip netns exec NAME"),
+            ("mac", keys.mac.as_ref().map(Spanned::span), "use `ip link set`"),
+            ("address", keys.address.as_ref().map(Spanned::span), "use `ip address add`"),
+        ];
+        for (key, span, remedy) in of_created {
+            if let Some(span) = span.filter(|_| is_existing) {
+                let message =
+                    format!("port.host.{key}: an existing interface keeps its own; leave the key out, and {remedy}");
+                return Err(check.0.wrong(span, message));
+            }
+        }
         // A name denotes a file in the directory of `ip netns`. An absolute path replaces this directory.
         let namespace = keys.namespace.as_ref().map(|name| Path::new(NETNS_DIRECTORY).join(name.as_ref()));
         let place = namespace.as_ref().map(|file| format!(" in {}", file.display())).unwrap_or_default();
@@ -67,10 +84,13 @@ impl PortKind for Config {
             made: Some(format!("the interface {interface}{place}")),
             ..HostTraits::default()
         };
-        Ok(Self { interface, namespace, traits })
+        Ok(Self { interface, is_existing, namespace, traits })
     }
 
     fn open(&self, port: &Settings<'_>, _: Means) -> Result<TapHost, String> {
+        if self.is_existing {
+            return Ok(TapHost { tap: self.attach(port)?, namespace: None });
+        }
         let wanted = TapConfig {
             queues: self.traits.queue_pairs,
             mtu: port.mtu as u32,
@@ -92,6 +112,10 @@ impl PortKind for Config {
 
     fn missing(&self) -> Option<String> {
         match &self.namespace {
+            None if self.is_existing => {
+                let is_there = link::index(&self.interface).is_ok();
+                (!is_there).then(|| format!("host.existing: {}", TapError::Missing(self.interface.clone())))
+            }
             None => taken("host.tap", &self.interface),
             Some(file) => match NetNs::open(file) {
                 Err(cause) => Some(format!("host.namespace: {cause}; \"ip netns add NAME\" makes a namespace")),
@@ -106,10 +130,34 @@ impl PortKind for Config {
     }
 }
 
+impl Config {
+    /// Attaches to the existing interface, and warns of settings that lose frames.
+    fn attach(&self, port: &Settings<'_>) -> Result<Tap, String> {
+        let interface = &self.interface;
+        let attached = Tap::attach(interface, self.traits.queue_pairs);
+        let tap = attached.map_err(|cause| format!("host.existing: {cause}"))?;
+        tap.offer(port.offloads).map_err(|cause| cause.to_string())?;
+        let warn = |warning: &str| log!("offramp: port \"{}\": {warning}", port.name);
+        if tap.mtu() as usize != port.mtu {
+            let (mtu, own) = (port.mtu, tap.mtu());
+            warn(&format!(
+                "mtu {mtu} differs from the {own} of interface {interface}; make them equal, or longer frames are lost \
+                 (too_long): run `ip link set {interface} mtu {mtu}`, or set mtu = {own}"
+            ));
+        }
+        if link::tun(interface).is_ok_and(|found| found.is_some_and(|found| !found.is_up)) {
+            warn(&format!(
+                "interface {interface} is down and loses every frame (host_refused); run `ip link set {interface} up`"
+            ));
+        }
+        Ok(tap)
+    }
+}
+
 /// Returns the reason why a TAP cannot have this name in the calling thread's namespace. A TAP of this name may belong
 /// to a running daemon with the same file, and is no reason.
 fn taken(key: &str, interface: &str) -> Option<String> {
-    let is_other = link::is_tun(interface).is_ok_and(|is_tun| !is_tun);
+    let is_other = link::tun(interface).is_ok_and(|tun| tun.is_none());
     is_other.then(|| format!("{key}: another interface has the name \"{interface}\"; choose another name"))
 }
 
@@ -146,7 +194,7 @@ fn address(written: &Value, place: &str) -> Result<HostAddress, String> {
     Ok(HostAddress { address, prefix_len, made: format!("the address {address}{place}") })
 }
 
-/// Offers the features of an opened TAP, sets the TAP's link up in the calling thread's namespace, and sets its
+/// Offers the features of a created TAP, sets the TAP's link up in the calling thread's namespace, and sets its
 /// addresses. An IPv6 address is usable at once, because the kernel does no duplicate address detection for it.
 fn open(opened: Result<Tap, TapError>, offloads: Offloads, addresses: &[HostAddress]) -> Result<Tap, String> {
     let tap = opened.map_err(|cause| cause.to_string())?;
@@ -182,6 +230,10 @@ impl Host for TapHost {
 
     fn set_link_on(&self, is_on: bool) -> Result<(), String> {
         self.tap.set_carrier(is_on).map_err(|error| error.to_string())
+    }
+
+    fn restore(&self) {
+        self.tap.restore();
     }
 
     fn cable_task(&self, parts: TaskParts<'_>) -> Option<Box<dyn Task>> {

@@ -7,10 +7,10 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Nla};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
-    InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoBridge, InfoData, InfoKind, InfoTun, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -99,14 +99,72 @@ pub fn index(name: &str) -> Result<u32> {
     Ok(get(name)?.header.index)
 }
 
-/// Returns whether the interface is a TUN or TAP interface.
+/// A TUN or TAP interface made by any program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TunInfo {
+    /// True for Ethernet frames (TAP), false for IP packets (TUN).
+    pub is_tap: bool,
+    /// The only user who may attach without a capability.
+    pub owner: Option<u32>,
+    /// The only group whose members may attach without a capability.
+    pub group: Option<u32>,
+    /// True if several queues can be attached.
+    pub is_multi_queue: bool,
+    /// Number of attached queues. Linux reports the number only for an interface with several queues.
+    pub queues: u32,
+    /// MTU in bytes of the IP packet.
+    pub mtu: u32,
+    /// True if the interface is up.
+    pub is_up: bool,
+}
+
+/// Returns the properties of a TUN or TAP interface; `None` for another interface.
 ///
 /// # Errors
 /// Returns an error if there is no such interface (`ENODEV`).
-pub fn is_tun(name: &str) -> Result<bool> {
-    let is_tun = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::Tun));
-    let kind = |found| if let LinkAttribute::LinkInfo(infos) = found { Some(infos.iter().any(is_tun)) } else { None };
-    Ok(attribute(name, kind)?.unwrap_or(false))
+pub fn tun(name: &str) -> Result<Option<TunInfo>> {
+    let link = get(name)?;
+    let mut found = TunInfo { is_up: link.header.flags.contains(LinkFlags::Up), ..TunInfo::default() };
+    let mut is_tun = false;
+    for attribute in link.attributes {
+        match attribute {
+            LinkAttribute::Mtu(mtu) => found.mtu = mtu,
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    if let LinkInfo::Data(InfoData::Tun(properties)) = info {
+                        is_tun = true;
+                        properties.iter().for_each(|property| found.note(property));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(is_tun.then_some(found))
+}
+
+impl TunInfo {
+    /// Stores one attribute (`IFLA_TUN_*`, Linux `include/uapi/linux/if_link.h`).
+    fn note(&mut self, property: &InfoTun) {
+        const OWNER: u16 = 1;
+        const GROUP: u16 = 2;
+        const TYPE: u16 = 3;
+        const MULTI_QUEUE: u16 = 7;
+        const NUM_QUEUES: u16 = 8;
+        const NUM_DISABLED_QUEUES: u16 = 9;
+        let mut bytes = [0; 4];
+        let Some(value) = bytes.get_mut(..property.value_len()) else { return };
+        property.emit_value(value);
+        let (number, first) = (u32::from_ne_bytes(bytes), bytes[0]);
+        match property.kind() {
+            OWNER => self.owner = Some(number),
+            GROUP => self.group = Some(number),
+            TYPE => self.is_tap = libc::c_int::from(first) == libc::IFF_TAP,
+            MULTI_QUEUE => self.is_multi_queue = first != 0,
+            NUM_QUEUES | NUM_DISABLED_QUEUES => self.queues += number,
+            _ => {}
+        }
+    }
 }
 
 /// Returns the names of all interfaces.

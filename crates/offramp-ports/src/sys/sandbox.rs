@@ -323,6 +323,9 @@ const FIONBIO: u64 = 0x5421;
 const TUNSETCARRIER: u64 = 0x4004_54e2;
 /// `_IOW('T', 208, unsigned int)` in Linux `include/uapi/linux/if_tun.h`.
 const TUNSETOFFLOAD: u64 = 0x4004_54d0;
+/// `_IOW('T', 216, int)` and `_IOW('T', 220, int)` in Linux `include/uapi/linux/if_tun.h`.
+const TUNSETVNETHDRSZ: u64 = 0x4004_54d8;
+const TUNSETVNETLE: u64 = 0x4004_54dc;
 
 /// Calls that store the reserved sequence numbers of keys, in files that are already open. A thread that installs an
 /// association also needs these calls, to reserve the first sequence numbers.
@@ -350,6 +353,9 @@ const MAIN: &[Call] = &[
     any(libc::SYS_statx),
     any(libc::SYS_unlinkat),
     equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
+    // An existing TAP gets its previous vnet header.
+    equal(libc::SYS_ioctl, 1, TUNSETVNETHDRSZ),
+    equal(libc::SYS_ioctl, 1, TUNSETVNETLE),
     #[cfg(target_arch = "x86_64")]
     any(libc::SYS_unlink),
     // musl makes these calls where glibc makes other calls.

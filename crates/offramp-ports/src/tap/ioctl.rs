@@ -18,6 +18,8 @@ mod numbers {
     nix::ioctl_write_int_bad!(tun_set_offload, libc::TUNSETOFFLOAD);
     nix::ioctl_write_ptr_bad!(tun_set_vnet_hdr_sz, libc::TUNSETVNETHDRSZ, c_int_value);
     nix::ioctl_write_ptr_bad!(tun_set_vnet_le, libc::TUNSETVNETLE, c_int_value);
+    nix::ioctl_read_bad!(tun_get_vnet_hdr_sz, libc::TUNGETVNETHDRSZ, c_int_value);
+    nix::ioctl_read_bad!(tun_get_vnet_le, libc::TUNGETVNETLE, c_int_value);
 }
 
 #[allow(non_camel_case_types)]
@@ -58,14 +60,36 @@ pub(super) fn attach(fd: BorrowedFd<'_>, name: &str, multi_queue: bool, napi: bo
     Ok(())
 }
 
-/// Sets the vnet header to [`HEADER_LEN`] bytes, little-endian.
-pub(super) fn set_header(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let len = HEADER_LEN as libc::c_int;
+/// The format of an interface's vnet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// Length in bytes.
+    len: c_int_value,
+    /// 1 for little-endian fields, 0 for the processor's byte order.
+    is_little_endian: c_int_value,
+}
+
+impl Header {
+    /// The format of this crate's headers.
+    pub(super) const OWN: Self = Self { len: HEADER_LEN as c_int_value, is_little_endian: 1 };
+}
+
+/// Returns the format of the interface's vnet header.
+pub(super) fn header(fd: BorrowedFd<'_>) -> io::Result<Header> {
+    let mut header = Header { len: 0, is_little_endian: 0 };
+    // SAFETY: TUNGETVNETHDRSZ writes one int, which lives through the call.
+    unsafe { numbers::tun_get_vnet_hdr_sz(fd.as_raw_fd(), &raw mut header.len) }?;
+    // SAFETY: TUNGETVNETLE writes one int, which lives through the call.
+    unsafe { numbers::tun_get_vnet_le(fd.as_raw_fd(), &raw mut header.is_little_endian) }?;
+    Ok(header)
+}
+
+/// Sets the format of the interface's vnet header.
+pub(super) fn set_header(fd: BorrowedFd<'_>, header: Header) -> io::Result<()> {
     // SAFETY: TUNSETVNETHDRSZ reads one int, which lives through the call.
-    unsafe { numbers::tun_set_vnet_hdr_sz(fd.as_raw_fd(), &raw const len) }?;
-    let yes: libc::c_int = 1;
+    unsafe { numbers::tun_set_vnet_hdr_sz(fd.as_raw_fd(), &raw const header.len) }?;
     // SAFETY: TUNSETVNETLE reads one int, which lives through the call.
-    unsafe { numbers::tun_set_vnet_le(fd.as_raw_fd(), &raw const yes) }?;
+    unsafe { numbers::tun_set_vnet_le(fd.as_raw_fd(), &raw const header.is_little_endian) }?;
     Ok(())
 }
 
