@@ -30,6 +30,7 @@ mod config;
 mod control;
 mod limit;
 mod port;
+mod reserved;
 mod route;
 mod stations;
 mod turn;
@@ -38,7 +39,7 @@ mod view;
 pub use config::{LINK_PORTS_MAX, PortConfig, SwitchConfig, UnknownUnicast};
 pub use control::{Serving, SwitchControl, SwitchError, SwitchPort};
 pub use limit::FloodLimit;
-pub use route::{reserved, reserved_address};
+pub use reserved::{LinkProtocol, LinkProtocols, reserved, reserved_address};
 pub use stations::KnownStation;
 pub use view::{RESERVED_ADDRESSES, StationList, SwitchCounts};
 

@@ -6,7 +6,9 @@ use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_adapter::pair::PortControl;
 use offramp_adapter::port_security::PortSecurity;
 use offramp_adapter::stats::Loss;
-use offramp_adapter::switch::{FloodLimit, PortConfig, Switch, SwitchConfig, SwitchError, SwitchPort, UnknownUnicast};
+use offramp_adapter::switch::{
+    FloodLimit, LinkProtocol, PortConfig, Switch, SwitchConfig, SwitchError, SwitchPort, UnknownUnicast,
+};
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::frame::Frame;
@@ -211,6 +213,42 @@ fn a_reserved_address_that_the_switch_forwards_passes_as_a_group() {
     }
     assert_eq!(bench.given(), [0, 1]);
     assert_eq!(bench.lost(0, Loss::Reserved), 15);
+}
+
+#[test]
+fn a_link_protocol_that_the_switch_forwards_passes_and_its_address_with_another_protocol_does_not() {
+    let group = |last: u8| [0x01, 0x80, 0xc2, 0, 0, last];
+    let samples = [
+        (LinkProtocol::Stp, 0x0, &[0, 38, 0x42, 0x42, 3][..]),
+        (LinkProtocol::Lacp, 0x2, &[0x88, 0x09, 1]),
+        (LinkProtocol::Lacp, 0x2, &[0x88, 0x09, 2]),
+        (LinkProtocol::Eapol, 0x3, &[0x88, 0x8e]),
+        (LinkProtocol::Lldp, 0xe, &[0x88, 0xcc]),
+        (LinkProtocol::Lldp, 0x3, &[0x81, 0, 0, 7, 0x88, 0xcc]),
+        (LinkProtocol::Lldp, 0x0, &[0x88, 0xcc]),
+        (LinkProtocol::Ptp, 0xe, &[0x88, 0xf7]),
+    ];
+    // Pauses, Ethernet OAM, and frames that end early belong to no protocol.
+    let others = [(0x1, &[0x88, 0x08][..]), (0x2, &[0x88, 0x09, 3]), (0x0, &[0, 38, 0xaa, 0xaa, 3])];
+    for forwarded in samples.map(|(protocol, ..)| protocol) {
+        let config = SwitchConfig { forward: [forwarded].into_iter().collect(), ..SwitchConfig::default() };
+        let mut bench = Bench::new(&config);
+        (0..2).for_each(|_| drop(bench.add(MemoryHost::default(), &PortConfig::default())));
+        let mut send = |last, first: &[u8]| {
+            let mut frame = [&group(last)[..], &mac(1), first].concat();
+            frame.resize(60, 0);
+            bench.send(0, (TxMeta::default(), frame));
+            bench.run();
+            bench.given()[1] == 1
+        };
+        for (protocol, last, first) in samples {
+            assert_eq!(send(last, first), protocol == forwarded, "{protocol:?} with {forwarded:?}");
+        }
+        for (last, first) in others {
+            assert!(!send(last, first), "{last} {first:?}");
+        }
+        bench.assert_everything_is_accounted_for();
+    }
 }
 
 #[test]

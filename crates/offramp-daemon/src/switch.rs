@@ -76,6 +76,7 @@ impl RunningSwitch {
             ageing_s: u64::from(config.age_seconds),
             unknown_unicast: config.unknown_unicast,
             forward_reserved: config.forward_reserved,
+            forward: config.forward,
             ..switch::SwitchConfig::default()
         };
         let switch = Switch::new(&shape);

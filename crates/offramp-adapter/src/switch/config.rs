@@ -1,6 +1,7 @@
 //! The settings of a switch and of its ports.
 
 use super::limit::FloodLimit;
+use super::reserved::LinkProtocols;
 use crate::config::MTU_DEFAULT;
 use crate::moderation::ModerationConfig;
 use offramp_offload::caps::Offloads;
@@ -38,6 +39,8 @@ pub struct SwitchConfig {
     /// Bit mask of the forwarded reserved addresses 01-80-C2-00-00-00 to -0F; 0 forwards none, as IEEE 802.1Q 8.6.3
     /// requires.
     pub forward_reserved: u16,
+    /// The protocols whose frames to reserved addresses are forwarded.
+    pub forward: LinkProtocols,
     /// Maximum number of frames that a port sends in one turn. A super-frame that the switch segments counts as its
     /// segments.
     pub turn_frames: usize,
@@ -60,6 +63,7 @@ impl Default for SwitchConfig {
             ageing_s: 300,
             unknown_unicast: UnknownUnicast::Flood,
             forward_reserved: 0,
+            forward: LinkProtocols::default(),
             turn_frames: 256,
             turn_bytes: 256 * 1024,
             turn_ns: 200_000,

@@ -2,6 +2,7 @@
 
 use super::config::UnknownUnicast;
 use super::control::SwitchPort;
+use super::reserved::Reserved;
 use super::stations::Station;
 use super::{NANOSECONDS_PER_SECOND, Switch};
 use crate::limit::TokenBucket;
@@ -9,10 +10,6 @@ use crate::port::HostPort;
 use crate::stats::Loss;
 use crate::vlan::FrameVlan;
 use std::ops::Range;
-
-/// The first of the reserved addresses, which no bridge forwards. The last four bits of a reserved address are its
-/// number (IEEE 802.1D 7.12.6).
-const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
 
 impl<P: HostPort> Switch<P> {
     /// Returns the destination ports of a frame. `from` is the ingress port, and `floods` is the ingress port's flood
@@ -29,10 +26,10 @@ impl<P: HostPort> Switch<P> {
         let counts = control.counts();
         if config.learning {
             let now_s = now_ns / NANOSECONDS_PER_SECOND;
-            if let Some(number) = frame.reserved {
-                counts.reserved[usize::from(number)].add(frames as u64);
+            if let Some(reserved) = frame.reserved {
+                counts.reserved[usize::from(reserved.number)].add(frames as u64);
             }
-            if frame.reserved.is_some_and(|number| config.forward_reserved >> number & 1 == 0) {
+            if frame.reserved.is_some_and(|reserved| !reserved.passes(config)) {
                 return Err(Loss::Reserved);
             }
             if frame.source.is_some_and(|source| !stations.learn(source, from.index, now_s)) {
@@ -78,7 +75,7 @@ impl<P: HostPort> Switch<P> {
 pub(super) struct FrameStations {
     pub(super) source: Option<Station>,
     pub(super) destination: Option<Station>,
-    pub(super) reserved: Option<u8>,
+    pub(super) reserved: Option<Reserved>,
     pub(super) vlan: FrameVlan,
 }
 
@@ -86,18 +83,6 @@ impl FrameStations {
     /// Reads the stations from a frame in the VLAN `vlan`.
     pub(super) fn of(frame: &[u8], vlan: FrameVlan) -> Self {
         let (source, destination) = (Station::source(frame, vlan.vid), Station::destination(frame, vlan.vid));
-        Self { source, destination, reserved: frame.first_chunk().and_then(reserved), vlan }
+        Self { source, destination, reserved: Reserved::of(frame), vlan }
     }
-}
-
-/// Returns the number of a reserved address, 0 to 15; `None` for other addresses.
-pub fn reserved([rest @ .., last]: &[u8; 6]) -> Option<u8> {
-    (*rest == RESERVED_ADDRESS[..5] && *last < 16).then_some(*last)
-}
-
-/// Returns the reserved address with a number from 0 to 15.
-pub fn reserved_address(number: u8) -> [u8; 6] {
-    let mut address = RESERVED_ADDRESS;
-    address[5] = number;
-    address
 }

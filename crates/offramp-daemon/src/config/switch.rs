@@ -4,7 +4,8 @@ use super::check::{Check, parse_mac};
 use super::place::ConfigError;
 use super::types::SwitchConfig;
 use crate::schema::file::{self, Key};
-use offramp_adapter::switch::{UnknownUnicast, reserved};
+use crate::schema::unknown;
+use offramp_adapter::switch::{LinkProtocol, LinkProtocols, UnknownUnicast, reserved};
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
@@ -22,6 +23,15 @@ pub(super) const FLOOD_FRAMES_DEFAULT: i64 = 10_000;
 
 /// The values of `switch.unknown_unicast`.
 const UNKNOWN_UNICAST: [(&str, UnknownUnicast); 2] = [("flood", UnknownUnicast::Flood), ("drop", UnknownUnicast::Drop)];
+
+/// The values of `switch.forward`.
+const LINK_PROTOCOLS: [(&str, LinkProtocol); 5] = [
+    ("stp", LinkProtocol::Stp),
+    ("lacp", LinkProtocol::Lacp),
+    ("eapol", LinkProtocol::Eapol),
+    ("lldp", LinkProtocol::Lldp),
+    ("ptp", LinkProtocol::Ptp),
+];
 
 impl Check<'_> {
     pub(super) fn switch(&self, written: &Spanned<file::Switch>) -> Result<SwitchConfig, ConfigError> {
@@ -44,7 +54,22 @@ impl Check<'_> {
                 .one_of("switch", "unknown_unicast", &written.unknown_unicast, &UNKNOWN_UNICAST)?
                 .unwrap_or_default(),
             forward_reserved: self.forward_reserved(&written.forward_reserved)?,
+            forward: self.forward(&written.forward)?,
         })
+    }
+
+    /// Parses the forwarded link protocols.
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    fn forward(&self, written: &Key<Vec<Spanned<String>>>) -> Result<LinkProtocols, ConfigError> {
+        let listed = written.iter().flat_map(Spanned::as_ref);
+        let protocol = |text: &Spanned<String>| {
+            let found = LINK_PROTOCOLS.iter().find(|(name, _)| name == text.as_ref());
+            found.map(|(_, protocol)| *protocol).ok_or_else(|| {
+                let message = unknown("protocol", text.as_ref(), LINK_PROTOCOLS.iter().map(|(name, _)| *name));
+                self.0.wrong(text.span(), format!("switch.forward: {message}"))
+            })
+        };
+        listed.map(protocol).collect()
     }
 
     /// Parses the forwarded reserved addresses into a bit mask.

@@ -28,7 +28,7 @@ use offramp_adapter::moderation::{
     LOAD_INTERRUPTS_PER_SECOND_DEFAULT, Policy as ModerationPolicy,
 };
 use offramp_adapter::port_security::PortSecurity;
-use offramp_adapter::switch::UnknownUnicast;
+use offramp_adapter::switch::{LinkProtocol, LinkProtocols, UnknownUnicast};
 use offramp_adapter::vlan::VIDS;
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_offload::esp::{Prefix, Selector};
@@ -640,6 +640,21 @@ fn reserved_addresses_pass_a_switch_that_lists_them() {
     for wrong in ["01:80:c2:00:00:10", "02:00:00:00:00:01", "lldp", ""] {
         let start = format!("switch.forward_reserved \"{wrong}\" is no address that a switch discards; write some of");
         refused(&file(&format!("\"{wrong}\"")), 3, &start);
+    }
+}
+
+#[test]
+fn link_protocols_pass_a_switch_that_lists_them() {
+    let file = |listed: &str| format!("[[switch]]\nname = \"s\"\nforward = [{listed}]\n");
+    let config = parse(&file("\"lldp\", \"lacp\"")).unwrap();
+    let listed = [LinkProtocol::Lacp, LinkProtocol::Lldp].into_iter().collect::<LinkProtocols>();
+    assert_eq!((config.switches[0].forward, config.switches[0].forward_reserved), (listed, 0));
+    assert_eq!(parse(&file("")).unwrap().switches[0].forward, LinkProtocols::default());
+    for (wrong, end) in
+        [("ldap", "did you mean \"lldp\"? There are: stp, lacp, eapol, lldp, ptp"), ("cdp", "There are: stp")]
+    {
+        refused(&file(&format!("\"{wrong}\"")), 3, &format!("switch.forward: unknown protocol \"{wrong}\""));
+        refused(&file(&format!("\"{wrong}\"")), 3, end);
     }
 }
 

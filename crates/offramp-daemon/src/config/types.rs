@@ -8,7 +8,7 @@ use offramp_adapter::ipsec::{KeyRegistry, Policy, SaChange, SaDirection};
 use offramp_adapter::limit::PortLimits;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::port_security::PortSecurity;
-use offramp_adapter::switch::UnknownUnicast;
+use offramp_adapter::switch::{LinkProtocols, UnknownUnicast};
 use offramp_offload::caps::Offloads;
 use offramp_offload::esp::SaConfig;
 use offramp_ports::worker::Polling;
@@ -192,6 +192,7 @@ pub struct SwitchConfig {
     pub flood_frames_per_second: u32,
     pub unknown_unicast: UnknownUnicast,
     pub forward_reserved: u16,
+    pub forward: LinkProtocols,
 }
 
 /// The security associations of a port.

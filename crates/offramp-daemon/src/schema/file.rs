@@ -123,4 +123,5 @@ pub struct Switch {
     pub flood_frames_per_second: Key<i64>,
     pub unknown_unicast: Key<String>,
     pub forward_reserved: Key<Vec<Spanned<String>>>,
+    pub forward: Key<Vec<Spanned<String>>>,
 }
