@@ -1,9 +1,10 @@
-//! The counters of `show` for Prometheus, as `OpenMetrics` text over HTTP.
+//! The counters of `show` for Prometheus, as `OpenMetrics` text or in the text format 0.0.4, over HTTP.
 //!
 //! A scrape reads a snapshot, as `show` does, and delays no thread on the frame path. A client has a few seconds to
 //! send its request and to read the answer.
 
 mod encode;
+mod format;
 
 use super::config::MetricsAddress;
 use super::privilege::Groups;
@@ -12,6 +13,7 @@ use crate::control::line::left;
 use crate::control::server::{Handler, Listener, serve_each};
 use crate::control::socket::SocketError;
 use crate::schema::{Answer, Outcome, Request, VERSION};
+use format::Format;
 use nix::sys::utsname::uname;
 use offramp_ports::sys::sandbox::Sandbox;
 use offramp_ports::sys::socket_file::{self, MakeError, SocketFile};
@@ -26,8 +28,6 @@ const SOCKET_MODE: u32 = 0o666;
 /// Maximum length of a request's head in bytes, and maximum number of its fields.
 const HEAD_LEN_MAX: usize = 8192;
 const HEAD_FIELDS_MAX: usize = 64;
-/// Content type of `OpenMetrics` 1.0.
-const TEXT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A listening socket. Dropping this value removes the socket's file, if any.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ fn serve<L: Listener<Stream: Stream>>(listener: L, handler: Arc<impl Handler>, s
 fn answer(mut stream: impl Stream, handler: &impl Handler) -> io::Result<()> {
     let head = read_head(&mut stream)?;
     let (status, kind, text) = match head {
-        Head::Metrics { .. } => ("200 OK", TEXT_TYPE, metrics(handler)?),
+        Head::Metrics { format, .. } => ("200 OK", format.content_type(), format.converted(metrics(handler)?)),
         Head::Elsewhere => ("404 Not Found", "text/plain", "the counters are at /metrics\n".to_owned()),
         Head::Method => ("405 Method Not Allowed", "text/plain", "use GET\n".to_owned()),
         Head::Wrong => ("400 Bad Request", "text/plain", "not a request of HTTP/1\n".to_owned()),
@@ -113,7 +113,7 @@ fn answer(mut stream: impl Stream, handler: &impl Handler) -> io::Result<()> {
     let len = text.len();
     let mut out =
         format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n");
-    if !matches!(head, Head::Metrics { wants_body: false }) {
+    if !matches!(head, Head::Metrics { wants_body: false, .. }) {
         out.push_str(&text);
     }
     write_before(&mut stream, out.as_bytes(), Instant::now() + LINE_TIME_MAX)
@@ -121,7 +121,7 @@ fn answer(mut stream: impl Stream, handler: &impl Handler) -> io::Result<()> {
 
 /// The kind of a request, from its head.
 enum Head {
-    Metrics { wants_body: bool },
+    Metrics { wants_body: bool, format: Format },
     Elsewhere,
     Method,
     Wrong,
@@ -139,9 +139,11 @@ fn read_head(stream: &mut impl Stream) -> io::Result<Head> {
         match request.parse(&bytes[..len]) {
             Ok(httparse::Status::Complete(_)) => {
                 let path = request.path.unwrap_or_default();
+                let accept = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case("accept"));
+                let format = Format::accepted(accept.map(|field| field.value));
                 return Ok(match (path.split('?').next(), request.method) {
-                    (Some("/metrics"), Some("GET")) => Head::Metrics { wants_body: true },
-                    (Some("/metrics"), Some("HEAD")) => Head::Metrics { wants_body: false },
+                    (Some("/metrics"), Some("GET")) => Head::Metrics { wants_body: true, format },
+                    (Some("/metrics"), Some("HEAD")) => Head::Metrics { wants_body: false, format },
                     (Some("/metrics"), _) => Head::Method,
                     _ => Head::Elsewhere,
                 });
@@ -244,6 +246,36 @@ mod tests {
         assert!(text.contains("\nofframp_uptime_seconds 1.5\n"), "{text}");
         let head_alone = ask(&served(), &GET.replace("GET", "HEAD"));
         assert!(head_alone.ends_with("\r\n\r\n") && head_alone.starts_with("HTTP/1.1 200 OK"), "{head_alone}");
+    }
+
+    #[test]
+    fn a_scraper_of_the_old_format_keeps_the_kind_of_every_sample() {
+        let old = "GET /metrics HTTP/1.1\r\nHost: a\r\naccept: text/plain;version=0.0.4\r\n\r\n";
+        let (answer, head) = (ask(&served(), old), ask(&served(), &old.replace("GET", "HEAD")));
+        assert!(answer.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{answer}");
+        assert_eq!(head.split("\r\n\r\n").next(), answer.split("\r\n\r\n").next());
+        let text = Format::Text.converted(text(example()).unwrap());
+        let (mut names, mut family) = (BTreeSet::new(), ("", ""));
+        for line in text.lines() {
+            let comment = line.strip_prefix("# ").map(|comment| comment.splitn(3, ' ').collect::<Vec<_>>());
+            match comment.as_deref() {
+                Some(["HELP", name, _]) => assert!(names.insert(*name), "{name} twice"),
+                Some(["TYPE", name, kind @ ("counter" | "gauge" | "histogram")]) => family = (name, kind),
+                Some(comment) => panic!("{comment:?}"),
+                None => {
+                    let name = line.split(['{', ' ']).next().unwrap();
+                    let of_family = match family {
+                        (of, "histogram") => {
+                            ["_bucket", "_sum", "_count"].iter().any(|part| name == of.to_owned() + part)
+                        }
+                        (of, _) => name == of,
+                    };
+                    assert!(of_family && names.contains(family.0), "{line} in {family:?}");
+                }
+            }
+        }
+        let counters = text.matches(" counter\n").count();
+        assert!(counters > 20 && text.contains("# TYPE offramp_build_info gauge\n"), "{counters} {text}");
     }
 
     /// Returns the names of all samples, from the text of a daemon without ports.
