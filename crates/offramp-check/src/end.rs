@@ -100,6 +100,11 @@ pub trait End {
     /// Returns the availability of the feature with this ethtool name.
     fn offered(&self, feature: &str) -> Offered;
 
+    /// Returns a phrase if the user has switched this feature off where the check leaves it off.
+    fn off_by_user(&self, _feature: &str) -> Option<String> {
+        None
+    }
+
     /// Switches these features on (`true`) or off (`false`). Sets all other features to the state recorded before the
     /// check.
     ///

@@ -16,7 +16,7 @@ pub enum CheckError {
     #[error(transparent)]
     Packet(#[from] PacketError),
     /// The system refused a call that no other variant covers.
-    #[error("{0}")]
+    #[error("{}{}", .0, remedy(.0))]
     Io(#[from] io::Error),
     /// The namespace does not exist.
     #[error("interface \"{interface}\": network namespace {namespace}: {cause}; see `ip netns list`")]
@@ -95,14 +95,24 @@ pub enum CheckError {
     #[error("{0}")]
     Client(String),
     /// No offload has the requested name.
-    #[error("no offload \"{name}\"; there are: {known}")]
+    #[error("no offload \"{name}\"; {hint}there are: {known}, and ethtool's names")]
     UnknownOffload {
         /// The requested name.
         name: String,
+        /// The suggestion of a near name; empty without one.
+        hint: String,
         /// Names of the existing offloads.
         known: String,
     },
     /// A signal stopped the check.
     #[error("stopped")]
     Stopped,
+}
+
+/// Returns the remedy for an error of the system.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root, or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN",
+        _ => "",
+    }
 }

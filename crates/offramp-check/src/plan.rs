@@ -47,6 +47,8 @@ type Names = &'static [&'static str];
 pub(crate) struct Offload {
     /// Short name of the offload, as in `--only`.
     pub name: &'static str,
+    /// Description in a few words, as in `--list`.
+    pub about: &'static str,
     pub side: Side,
     /// ethtool's names of the offload's features. The check turns on each one that the interface offers, and needs at
     /// least one.
@@ -75,39 +77,144 @@ impl Offload {
     }
 }
 
-const fn transmit(name: &'static str, features: Names, needs: Names, cases: Cases) -> Offload {
-    Offload { name, side: Side::Transmit, features, needs, cases }
-}
+impl Offload {
+    const fn transmit(name: &'static str, features: Names, needs: Names, cases: Cases, about: &'static str) -> Self {
+        Self { name, about, side: Side::Transmit, features, needs, cases }
+    }
 
-const fn receive(name: &'static str, features: Names, needs: Names, cases: Cases) -> Offload {
-    Offload { name, side: Side::Receive, features, needs, cases }
+    const fn receive(name: &'static str, features: Names, needs: Names, cases: Cases, about: &'static str) -> Self {
+        Self { name, about, side: Side::Receive, features, needs, cases }
+    }
 }
 
 /// Every offload, in the order of the check.
 pub(crate) const OFFLOADS: &[Offload] = &[
-    transmit("tx-checksum", TX_CHECKSUM, &[], Cases::Checksum),
-    transmit("tx-scatter-gather", &["tx-scatter-gather", "tx-scatter-gather-fraglist"], TX_CHECKSUM, Cases::Scatter),
-    transmit("tso4", &["tx-tcp-segmentation"], FOR_SEGMENTATION, Cases::Segmentation(Ip::V4, Protocol::Tcp)),
-    transmit("tso-ecn", &["tx-tcp-ecn-segmentation"], FOR_VARIANTS, Cases::Ecn),
-    transmit(
+    Offload::transmit(
+        "tx-checksum",
+        TX_CHECKSUM,
+        &[],
+        Cases::Checksum,
+        "the interface completes the TCP and UDP checksums of sent frames",
+    ),
+    Offload::transmit(
+        "tx-scatter-gather",
+        &["tx-scatter-gather", "tx-scatter-gather-fraglist"],
+        TX_CHECKSUM,
+        Cases::Scatter,
+        "the interface sends frames that lie in several pieces of memory",
+    ),
+    Offload::transmit(
+        "tso4",
+        &["tx-tcp-segmentation"],
+        FOR_SEGMENTATION,
+        Cases::Segmentation(Ip::V4, Protocol::Tcp),
+        "the interface segments TCP over IPv4",
+    ),
+    Offload::transmit(
+        "tso-ecn",
+        &["tx-tcp-ecn-segmentation"],
+        FOR_VARIANTS,
+        Cases::Ecn,
+        "the interface segments TCP with CWR set, which only the first segment keeps",
+    ),
+    Offload::transmit(
         "tso-mangleid",
         &["tx-tcp-mangleid-segmentation"],
         FOR_VARIANTS,
         Cases::Segmentation(Ip::V4, Protocol::Tcp),
+        "the interface segments TCP over IPv4, and may give all segments one IP ID",
     ),
-    transmit("tso6", &["tx-tcp6-segmentation"], FOR_SEGMENTATION, Cases::Segmentation(Ip::V6, Protocol::Tcp)),
-    transmit("uso4", &["tx-udp-segmentation"], FOR_SEGMENTATION, Cases::Segmentation(Ip::V4, Protocol::Udp)),
-    transmit("uso6", &["tx-udp-segmentation"], FOR_SEGMENTATION, Cases::Segmentation(Ip::V6, Protocol::Udp)),
-    transmit("uso4-socket", &["tx-udp-segmentation"], FOR_SEGMENTATION, Cases::Socket(Ip::V4)),
-    transmit("uso6-socket", &["tx-udp-segmentation"], FOR_SEGMENTATION, Cases::Socket(Ip::V6)),
-    transmit("tx-vlan", &["tx-vlan-hw-insert"], FOR_SEGMENTATION, Cases::TagsInSkb),
-    receive("rx-checksum", &["rx-checksum"], &[], Cases::Verdict),
-    receive("rx-gro", &["rx-gro"], &["rx-checksum"], Cases::Coalescing(Protocol::Tcp)),
-    receive("rx-gro-hw", &["rx-gro-hw"], &["rx-checksum", "rx-gro"], Cases::Coalescing(Protocol::Tcp)),
-    receive("rx-lro", &["rx-lro"], &["rx-checksum"], Cases::Coalescing(Protocol::Tcp)),
-    receive("rx-udp-gro", &["rx-udp-gro-forwarding"], &["rx-checksum", "rx-gro"], Cases::Coalescing(Protocol::Udp)),
-    receive("rx-vlan", &["rx-vlan-hw-parse"], &[], Cases::Tags),
+    Offload::transmit(
+        "tso6",
+        &["tx-tcp6-segmentation"],
+        FOR_SEGMENTATION,
+        Cases::Segmentation(Ip::V6, Protocol::Tcp),
+        "the interface segments TCP over IPv6",
+    ),
+    Offload::transmit(
+        "uso4",
+        &["tx-udp-segmentation"],
+        FOR_SEGMENTATION,
+        Cases::Segmentation(Ip::V4, Protocol::Udp),
+        "the interface segments UDP over IPv4 into datagrams",
+    ),
+    Offload::transmit(
+        "uso6",
+        &["tx-udp-segmentation"],
+        FOR_SEGMENTATION,
+        Cases::Segmentation(Ip::V6, Protocol::Udp),
+        "the interface segments UDP over IPv6 into datagrams",
+    ),
+    Offload::transmit(
+        "uso4-socket",
+        &["tx-udp-segmentation"],
+        FOR_SEGMENTATION,
+        Cases::Socket(Ip::V4),
+        "the same, requested by a UDP socket (UDP_SEGMENT) over IPv4",
+    ),
+    Offload::transmit(
+        "uso6-socket",
+        &["tx-udp-segmentation"],
+        FOR_SEGMENTATION,
+        Cases::Socket(Ip::V6),
+        "the same, requested by a UDP socket (UDP_SEGMENT) over IPv6",
+    ),
+    Offload::transmit(
+        "tx-vlan",
+        &["tx-vlan-hw-insert"],
+        FOR_SEGMENTATION,
+        Cases::TagsInSkb,
+        "the interface inserts the VLAN tag of sent frames",
+    ),
+    Offload::receive(
+        "rx-checksum",
+        &["rx-checksum"],
+        &[],
+        Cases::Verdict,
+        "the interface verifies received checksums; a bad frame is never marked good",
+    ),
+    Offload::receive(
+        "rx-gro",
+        &["rx-gro"],
+        &["rx-checksum"],
+        Cases::Coalescing(Protocol::Tcp),
+        "Linux coalesces received TCP (GRO), so that segmentation returns the same frames",
+    ),
+    Offload::receive(
+        "rx-gro-hw",
+        &["rx-gro-hw"],
+        &["rx-checksum", "rx-gro"],
+        Cases::Coalescing(Protocol::Tcp),
+        "the interface coalesces received TCP under the rules of GRO",
+    ),
+    Offload::receive(
+        "rx-lro",
+        &["rx-lro"],
+        &["rx-checksum"],
+        Cases::Coalescing(Protocol::Tcp),
+        "the interface coalesces received TCP (LRO)",
+    ),
+    Offload::receive(
+        "rx-udp-gro",
+        &["rx-udp-gro-forwarding"],
+        &["rx-checksum", "rx-gro"],
+        Cases::Coalescing(Protocol::Udp),
+        "Linux coalesces received UDP that it forwards",
+    ),
+    Offload::receive(
+        "rx-vlan",
+        &["rx-vlan-hw-parse"],
+        &[],
+        Cases::Tags,
+        "the interface removes the VLAN tag of received frames",
+    ),
 ];
+
+/// Returns whether the offload with this name segments super-frames.
+pub(crate) fn is_segmentation(name: &str) -> bool {
+    let segments = |cases| matches!(cases, Cases::Segmentation(..) | Cases::Socket(_) | Cases::Ecn);
+    OFFLOADS.iter().any(|offload| offload.name == name && segments(offload.cases))
+}
 
 /// Returns the features of all offloads of a side, without duplicates.
 pub(crate) fn features_of(side: Side) -> Vec<&'static str> {

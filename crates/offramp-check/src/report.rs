@@ -136,7 +136,9 @@ pub fn effect_word(effect: Effect) -> &'static str {
 /// Returns the remark printed next to a verdict.
 pub fn remark(row: &Row) -> String {
     let mut cases = format!("{} cases", row.cases);
-    if row.coalesced > 0 {
+    if row.is_never_segmented() {
+        let _ = write!(cases, ", all arrived as super-frames: nothing on this path segments them");
+    } else if row.coalesced > 0 {
         let _ = write!(cases, ", {} arrived as super-frames", row.coalesced);
     }
     if row.lost > 0 {
@@ -144,6 +146,9 @@ pub fn remark(row: &Row) -> String {
     }
     if !row.left_out.is_empty() {
         let _ = write!(cases, "; not tested: {}", row.left_out.join("; "));
+    }
+    if let Some(why) = &row.off_by_user {
+        return why.clone();
     }
     match &row.verdict {
         Verdict::Right => cases,
@@ -178,12 +183,16 @@ fn blame(blame: Blame) -> &'static str {
 /// Returns a summary of the report in one sentence.
 pub fn summary(report: &Report) -> String {
     let wrong = report.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
+    let is_unproven = report.rows.iter().any(Row::is_never_segmented);
     let is_partial = report.rows.iter().any(|row| !row.left_out.is_empty());
     match (wrong, report.commands.is_empty()) {
         (0, _) if report.not_tested() > 0 => {
             format!("Not tested: {} of {} verdicts; nothing else is wrong.", report.not_tested(), report.rows.len())
         }
         (0, _) if is_partial => "Nothing that the path carries is wrong.".to_owned(),
+        (0, _) if is_unproven => {
+            "Nothing is wrong. Where all super-frames arrived whole, this path tests no segmentation.".to_owned()
+        }
         (0, _) => "Nothing is wrong.".to_owned(),
         (1, true) => "One verdict is wrong.".to_owned(),
         (1, false) => "One verdict is wrong. To turn that offload off:".to_owned(),
@@ -210,6 +219,7 @@ mod tests {
             coalesced: 0,
             lost: 0,
             left_out: Vec::new(),
+            off_by_user: None,
             verdict,
         };
         let finding = Finding {
@@ -260,6 +270,23 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
+    }
+
+    #[test]
+    fn a_path_without_segmentation_and_a_choice_of_the_user_are_said() {
+        let mut report = report();
+        report.rows.truncate(1);
+        report.rows[0].coalesced = 7;
+        let text_of_path = text(&report);
+        assert!(text_of_path.contains("7 cases, all arrived as super-frames: nothing on this path segments them"));
+        assert!(text_of_path.contains("Nothing is wrong. Where all super-frames arrived whole, this path tests no "));
+        report.rows[0].coalesced = 6;
+        assert!(
+            text(&report).contains("7 cases, 6 arrived as super-frames\n") && text(&report).contains("wrong. (1.5 s")
+        );
+        report.rows[0].verdict = Verdict::NotOffered;
+        report.rows[0].off_by_user = Some("the user switched it off".to_owned());
+        assert!(text(&report).contains("tso4               not offered    the user switched it off\n"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::plan::{self, Cases, Depth, OFFLOADS, Offload, Side};
 use crate::reach::Reach;
 use crate::rss::{self, Judged};
 use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Verdict};
+use offramp_offload::names as words;
 
 /// Number of cases with the outcome [`Outcome::Wrong`] after which the check of an offload ends.
 const WRONG_MAX: usize = 3;
@@ -52,15 +53,28 @@ pub const TOGETHER: &str = "together";
 pub struct Config {
     /// The extent of the check.
     pub depth: Depth,
-    /// Names of the offloads to check; empty checks all.
+    /// Names of the offloads to check, or other words for offloads ([`offramp_offload::names`]); empty checks all.
     pub only: Vec<String>,
     /// Seed of the payloads.
     pub seed: u64,
 }
 
-/// Returns the names allowed in [`Config::only`], in the order of the check.
+/// Returns the names of all checks with their descriptions, in the order of the check.
+pub fn list() -> Vec<(&'static str, &'static str)> {
+    let before = [
+        (PATH, "the path itself carries every frame, with every offload off"),
+        (MTU, "frames as long as the MTU pass, and a longer frame is refused"),
+    ];
+    let after = [
+        (RSS, "the interface chooses receive queues by its hash and indirection table"),
+        (TOGETHER, "all offloads of both ends at once"),
+    ];
+    before.into_iter().chain(OFFLOADS.iter().map(|offload| (offload.name, offload.about))).chain(after).collect()
+}
+
+/// Returns the names of all checks, in the order of the check.
 pub fn names() -> Vec<&'static str> {
-    [PATH, MTU].into_iter().chain(OFFLOADS.iter().map(|offload| offload.name)).chain([RSS, TOGETHER]).collect()
+    list().into_iter().map(|(name, _)| name).collect()
 }
 
 /// Checks the path between two ends in both directions. `stop` ends the check after the current batch. `progress`
@@ -76,7 +90,8 @@ pub fn run(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Report, CheckError> {
     let begun = Instant::now();
-    check_names(&config.only)?;
+    let only = config.only.iter().map(|word| named(word)).collect::<Result<Vec<_>, _>>()?.concat();
+    let config = &Config { only, ..config.clone() };
     let outcome = check(ends, config, stop, progress);
     let commands = outcome.as_ref().map(|rows| commands(ends, rows)).unwrap_or_default();
     for end in ends.iter_mut() {
@@ -104,12 +119,27 @@ pub fn run(
     })
 }
 
-fn check_names(only: &[String]) -> Result<(), CheckError> {
+/// Returns the names of the checks that a word means: one name, or the offloads with one of the word's features.
+fn named(word: &str) -> Result<Vec<String>, CheckError> {
     let known = names();
-    match only.iter().find(|name| !known.contains(&name.as_str())) {
-        None => Ok(()),
-        Some(name) => Err(CheckError::UnknownOffload { name: name.clone(), known: known.join(", ") }),
+    if known.contains(&word) {
+        return Ok(vec![word.to_owned()]);
     }
+    let found: Vec<String> = sharing(word).into_iter().map(str::to_owned).collect();
+    if found.is_empty() {
+        let meaningful = words::all().filter(|of_table| !sharing(of_table).is_empty());
+        let hint = words::hint(word, known.iter().copied().chain(meaningful));
+        return Err(CheckError::UnknownOffload { name: word.to_owned(), hint, known: known.join(", ") });
+    }
+    Ok(found)
+}
+
+/// Returns the names of the offloads with one of the word's features.
+fn sharing(word: &str) -> Vec<&'static str> {
+    let features = words::features(word);
+    let is_meant =
+        |offload: &&Offload| offload.features.iter().any(|feature| *feature == word || features.contains(feature));
+    OFFLOADS.iter().filter(is_meant).map(|offload| offload.name).collect()
 }
 
 fn check(
@@ -296,6 +326,7 @@ impl Direction<'_> {
             coalesced: 0,
             lost: 0,
             left_out: Vec::new(),
+            off_by_user: None,
             verdict,
         }
     }
@@ -337,8 +368,9 @@ impl Direction<'_> {
             Side::Receive => self.exchange.receiver,
         };
         let interface = end.description().name.clone();
+        let off_by_user = offload.features.iter().find_map(|feature| end.off_by_user(feature));
         if offload.features.iter().all(|feature| end.offered(feature) == Offered::No) {
-            return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotOffered));
+            return Ok(Row { off_by_user, ..self.row(offload.name, &interface, Vec::new(), Verdict::NotOffered) });
         }
         let is_about_tags = matches!(offload.cases, Cases::Tags | Cases::TagsInSkb);
         if let Some(why) = self.reach.without_tags().filter(|_| is_about_tags) {
@@ -363,6 +395,7 @@ impl Direction<'_> {
         }
         if !is_on {
             row.verdict = Verdict::NotReachable { why: "the driver does not enable it".to_owned() };
+            row.off_by_user = off_by_user;
         } else if matches!((offload.cases, &row.verdict), (Cases::Coalescing(_), Verdict::Right)) && row.coalesced == 0
         {
             row.verdict = Verdict::NotReachable { why: "no frame arrived coalesced; all frames were right".to_owned() };

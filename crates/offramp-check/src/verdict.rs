@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::fault::Fault;
+use crate::plan;
 
 /// Version of the JSON object. The version increases when a field changes its meaning or is removed.
 pub const VERSION: u32 = 1;
@@ -67,6 +68,9 @@ pub struct Row {
     pub lost: usize,
     /// Descriptions of the causes for which cases were omitted.
     pub left_out: Vec<String>,
+    /// The cause and the remedy if the user of a daemon has switched the offload off; absent for other offloads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub off_by_user: Option<String>,
     /// The verdict.
     #[serde(flatten)]
     pub verdict: Verdict,
@@ -177,6 +181,15 @@ impl fmt::Debug for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sent, expected, captured } = self;
         write!(f, "{} sent, {} expected, {} captured", sent.len(), expected.len(), captured.len())
+    }
+}
+
+impl Row {
+    /// Returns whether every super-frame of a right transmit offload arrived whole, so that nothing segmented it: a pair
+    /// of veth passes super-frames on, for example.
+    pub fn is_never_segmented(&self) -> bool {
+        let is_segmentation = plan::is_segmentation(self.offload);
+        is_segmentation && matches!(self.verdict, Verdict::Right) && self.cases > 0 && self.coalesced == self.cases
     }
 }
 

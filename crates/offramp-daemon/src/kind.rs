@@ -10,6 +10,7 @@ pub mod wire;
 
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
+use crate::schema::unit::Amount;
 use crate::schema::unknown;
 use host::{Host, HostTraits, Means, PortKind, Settings};
 use serde::de::{DeserializeOwned, IntoDeserializer};
@@ -189,7 +190,7 @@ impl fmt::Display for WireStatus {
 ///
 /// # Errors
 /// Returns an error for the first wrong key or value.
-pub fn wire(check: &Check<'_>, value: &Value<'_>) -> Result<(WireConfig, Option<Spanned<i64>>), ConfigError> {
+pub fn wire(check: &Check<'_>, value: &Value<'_>) -> Result<(WireConfig, Option<Spanned<Amount>>), ConfigError> {
     let kinds = wire_kinds();
     let table = known_table(check, value, &[&kinds[..], &["bits_per_second"]].concat())?;
     let mut found = kinds.iter().filter(|kind| table.contains_key(**kind));

@@ -21,6 +21,7 @@ mod status;
 mod switch;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod unit;
 mod word;
 
 pub use crate::kind::{HostStatus, WireStatus, tap::Status as TapStatus, vhost_user::Status as GuestStatus};
@@ -28,7 +29,7 @@ pub use answer::{Answer, Changed, Outcome, Refusal, RefusalCode};
 pub use association::{AssociationStatus, IpsecStatus};
 pub use counts::Counts;
 pub use event::{Event, EventKind, LimitDirection, Settings};
-pub use feature::{FEATURE_GROUPS, FeatureStatus, WaitsFor, feature};
+pub use feature::{FeatureStatus, WaitsFor, feature};
 pub use guest::{CoalescingStatus, ControlQueueStatus, FilterStatus, HashStatus};
 pub use ipsec::{LifetimeKeys, SaKeys, SelectorKeys, Shape, UdpKeys, Word, direction};
 pub use key::{KeyText, open_private};

@@ -16,7 +16,7 @@ use offramp_lab::device::{self, DeviceConfig};
 use offramp_lab::model::Experiment;
 use offramp_ports::sys::ethtool::{self, Features};
 use offramp_ports::sys::{NetNs, link};
-use offramp_testbed::device::{DeviceError, restore};
+use offramp_testbed::device::{DeviceError, restore, restore_interface};
 use offramp_testbed::error::TestbedError;
 use offramp_testbed::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT, ServeOptions, ServerStats, serve};
 
@@ -365,6 +365,30 @@ fn an_interface_in_use_by_a_run_is_left_to_it() {
     let run = lab.run(&lab.config(&["tso"]), &AtomicBool::new(false));
     assert_eq!(run.unwrap_err().to_string(), expected);
     assert_eq!(lab.restore().0.unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn a_restoration_by_name_leaves_other_interfaces_and_one_without_leaves_running_runs() {
+    let lab = Lab::new("by-name");
+    let named = lab.settings(NAMED);
+    lab.killed_run();
+    let by_name = |name: &str| lab.host.run(|| restore_interface(&lab.dir, name, &mut |_| ())).unwrap();
+    assert!(!by_name(BESIDE).unwrap());
+    assert!(by_name(NAMED).unwrap());
+    assert_eq!(lab.settings(NAMED), named);
+    // One interface of an ended run, and one of a running run.
+    lab.killed_run();
+    let [left] = &lab.state_files()[..] else { panic!("one file") };
+    let mut state: serde_json::Value = serde_json::from_slice(&fs::read(left).unwrap()).unwrap();
+    state["interface"] = "busy".into();
+    let running = left.with_file_name(left.file_name().unwrap().to_str().unwrap().replace(NAMED, "busy"));
+    fs::write(&running, state.to_string()).unwrap();
+    let held = fs::File::open(&running).unwrap();
+    held.lock().unwrap();
+    let (restored, lines) = lab.restore();
+    assert_eq!(restored.unwrap(), 1, "{lines:?}");
+    assert!(lines.last().unwrap().starts_with("left alone: interface \"busy\" is in use"), "{lines:?}");
+    assert_eq!((lab.settings(NAMED), running.exists()), (named, true));
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! | [`rss`] | Toeplitz hash and indirection table |
 //! | [`meta`] | metadata of a frame, in each direction |
 //! | [`caps`] | an adapter's offloads: device ∩ peer ∩ user |
+//! | [`names`] | the words for offloads: ethtool's names, groups, the nearest known word |
 //! | [`table`] | a hash table of fixed capacity, for flows and addresses |
 //! | [`count`] | counts parses and copies, for tests |
 //! | [`vlan`] | inserts and removes VLAN tags in place |
@@ -27,6 +28,7 @@ pub mod esp;
 pub mod frame;
 pub mod layout;
 pub mod meta;
+pub mod names;
 pub mod rss;
 pub mod segment;
 pub mod sync;

@@ -10,5 +10,5 @@ mod restore;
 mod state;
 
 pub use error::DeviceError;
-pub use restore::{Change, Guard, check_permission, explained, find, restore};
+pub use restore::{Change, Guard, check_permission, explained, find, restore, restore_interface};
 pub use state::{State, default_state_dir};

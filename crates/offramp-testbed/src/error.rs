@@ -57,10 +57,12 @@ pub enum TestbedError {
     #[error(transparent)]
     Guest(#[from] GuestError),
     /// No experiment has the requested name.
-    #[error("no experiment \"{name}\"; there are: {known}")]
+    #[error("no experiment \"{name}\"; {hint}there are: {known}")]
     UnknownExperiment {
         /// The requested name.
         name: String,
+        /// The suggestion of a near name; empty without one.
+        hint: String,
         /// Names of the existing experiments.
         known: String,
     },

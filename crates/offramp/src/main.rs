@@ -13,6 +13,7 @@ mod ports;
 mod sa;
 mod set;
 mod show;
+mod slip;
 mod up;
 
 use std::process::ExitCode;
@@ -60,7 +61,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        slip::explained(error, &words).exit()
+    });
+    match cli.command {
         #[cfg(feature = "lab")]
         Command::Bench(command) => bench::run(&command),
         Command::Up(args) => up::run(&args),

@@ -25,13 +25,14 @@ Examples:
   offramp set vm0 all off tso4 on       TSO4 only (it needs tx-checksum); the last setting wins
   offramp set vm0 moderation quiet-or-area
   offramp set vm0 moderation rx_usecs=50 rx_frames=32
-  offramp set vm0 limit tx_bits_per_second=1000000000 rx_frames_per_second=100000
+  offramp set vm0 limit tx_bits_per_second=1G rx_frames_per_second=100k
   offramp set vm0 limit off
   offramp set vm0 link off              as if its cable were unplugged: no frame passes
   offramp set vm0 link on
-Features: those of `offramp show`, and lso, rsc, all. Moderation: off, net-dim, e1000, area,
-quiet-or-area, max_interrupts_per_second=N, rx_usecs=N. Limit: tx_ or rx_ with bits_per_second=N,
-frames_per_second=N, burst_bytes=N, burst_frames=N; an absent one is no limit. docs/config.md has all keys.
+Features: those of `offramp show`, ethtool's names, and the groups lso, tso, rsc, rx-gro, checksum, all. Moderation: off,
+net-dim, e1000, area, quiet-or-area, max_interrupts_per_second=N, rx_usecs=N. Limit: tx_ or rx_ with bits_per_second=N,
+frames_per_second=N, burst_bytes=N, burst_frames=N; an absent one is no limit. Numbers may have a unit: 100M, 64KiB, 10ms.
+docs/config.md has all keys.
 A change loses no frame. While the link is off, every frame is lost and counted.
 
 Exit status: 0 changed; 2 wrong options, refused, or no daemon answered.";
@@ -150,7 +151,7 @@ fn sentence(feature: &FeatureStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offramp_daemon::schema::FEATURE_GROUPS;
+    use offramp_offload::names::GROUPS;
 
     fn parsed(text: &str) -> Result<BTreeMap<String, bool>, String> {
         changes(&text.split(' ').map(str::to_owned).collect::<Vec<_>>())
@@ -162,12 +163,16 @@ mod tests {
         assert_eq!(changes.len(), offramp_offload::caps::Offloads::RATIFIED.iter().count());
         assert_eq!(changes.iter().filter(|(_, on)| **on).map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["tso4"]);
         assert_eq!(parsed("rsc off").unwrap().into_keys().collect::<Vec<_>>(), ["rsc-ecn", "rsc4", "rsc6"]);
-        assert!(FEATURE_GROUPS.iter().all(|(group, _)| NOTES.contains(group)));
+        assert_eq!(parsed("tso off"), parsed("lso off"));
+        assert_eq!(parsed("tx-tcp-segmentation off"), parsed("tso4 off"));
+        assert!(GROUPS.iter().all(|group| NOTES.contains(group)));
     }
 
     #[test]
     fn a_wrong_word_is_named_with_what_is_known() {
-        assert!(parsed("tso on").unwrap_err().contains("did you mean \"tso4\""));
+        assert!(parsed("tos4 on").unwrap_err().contains("did you mean \"tso4\""));
+        assert!(parsed("foo on").unwrap_err().contains("unknown feature \"foo\"; there are: tx-checksum, "));
+        assert!(parsed("gso on").unwrap_err().contains("belongs to the host's interface"));
         assert!(parsed("tso4 onn").unwrap_err().contains("did you mean \"on\""));
         assert_eq!(parsed("tso4 on uso").unwrap_err(), "\"uso\" has no on or off after it");
     }

@@ -101,6 +101,11 @@ fn a_veth_pair_is_right_in_text_json_and_files_and_its_settings_are_back() {
     let rows = report["rows"].as_array().unwrap().len();
     assert!(results.starts_with(&format!("KTAP version 1\n1..{rows}\n# ")), "{results}");
     assert!(!results.contains("not ok"), "{results}");
+    let words = pair.check(&["--quick", "--json", "--only", "tx-tcp-segmentation,rx-checksumming"]);
+    let report: Value = serde_json::from_slice(&words.stdout).unwrap();
+    let names: Vec<_> = verdicts(&report).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["tso4", "rx-checksum", "tso4", "rx-checksum"]);
+    refused(&pair.check(&["--only", "tsoo4"]), "no offload \"tsoo4\"; did you mean \"tso4\"?");
     let only = pair.check(&["--quick", "--only", "uso4,mtu"]);
     let text = String::from_utf8_lossy(&only.stdout);
     assert_eq!((only.status.code(), text.matches(" right ").count()), (Some(0), 4), "{text}");
@@ -181,6 +186,19 @@ fn two_ports_of_a_daemon_are_right_and_its_features_are_as_they_were() {
     assert_eq!(of("rx-udp-gro"), [("b", "not-offered"), ("a", "right")]);
     let after = bed.show()["ports"].as_array().unwrap().iter().map(|port| port["features"].clone()).collect::<Vec<_>>();
     assert_eq!(after, before);
+    // The daemon knows that its user, not a driver, has switched a feature off.
+    offramp(&["set", "--control", &control, "a", "tso", "off"]);
+    let output = check(&["--self", "--only", "tso4,rx-udp-gro"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said: Vec<_> =
+        report["rows"].as_array().unwrap().iter().filter_map(|row| row["off_by_user"].as_str()).collect();
+    assert_eq!(
+        said,
+        [
+            "the user switched it off at port a; offramp set a tso4 on",
+            "the user switched it off at port b; offramp set b rsc-udp on"
+        ]
+    );
     refused(&check(&["--self", "a", "c"]), "no port \"c\" with a TAP; there are: a, b");
     refused(&check(&["--self", "a"]), "name two ports after --self, such as: a b");
 }

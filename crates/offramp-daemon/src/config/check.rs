@@ -3,6 +3,7 @@
 
 use super::place::{ConfigError, Place};
 use crate::schema::file::Key;
+use crate::schema::unit::Written;
 use crate::schema::unknown;
 use offramp_ports::sys::link;
 use std::ops::RangeInclusive;
@@ -157,19 +158,17 @@ impl Check<'_> {
     pub(crate) fn number(
         &self,
         key: &str,
-        written: &Key<i64>,
+        written: &Key<impl Written>,
         range: RangeInclusive<i64>,
         default: i64,
     ) -> Result<i64, ConfigError> {
-        match written {
-            None => Ok(default),
-            Some(value) if range.contains(value.as_ref()) => Ok(*value.as_ref()),
-            Some(value) => {
-                let (least, most) = range.into_inner();
-                let message = format!("{key} {} is out of range; use {least} to {most}", value.as_ref());
-                Err(self.0.wrong(value.span(), message))
-            }
+        let Some(value) = written else { return Ok(default) };
+        let number = value.as_ref().number(key).map_err(|why| self.0.wrong(value.span(), why))?;
+        if range.contains(&number) {
+            return Ok(number);
         }
+        let (least, most) = range.into_inner();
+        Err(self.0.wrong(value.span(), format!("{key} {number} is out of range; use {least} to {most}")))
     }
 }
 

@@ -4,6 +4,7 @@ use super::check::{Check, parse_mac};
 use super::place::ConfigError;
 use super::types::SwitchConfig;
 use crate::schema::file::{self, Key};
+use crate::schema::unit::Amount;
 use crate::schema::unknown;
 use offramp_adapter::switch::{LinkProtocol, LinkProtocols, UnknownUnicast, reserved};
 use std::ops::RangeInclusive;
@@ -38,7 +39,7 @@ impl Check<'_> {
         let name = self.name("switch", written.as_ref().name.as_ref(), written)?;
         let written = written.as_ref();
         let number =
-            |key, value: &Key<i64>, range, default| self.number(&format!("switch.{key}"), value, range, default);
+            |key, value: &Key<Amount>, range, default| self.number(&format!("switch.{key}"), value, range, default);
         Ok(SwitchConfig {
             name,
             mac_entries_max: number("mac_entries_max", &written.mac_entries_max, MAC_ENTRIES, MAC_ENTRIES_DEFAULT)?

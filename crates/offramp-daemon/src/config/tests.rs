@@ -14,7 +14,6 @@ use crate::kind::host::HostTraits;
 use crate::kind::tap::ADDRESSES_MAX;
 use crate::kind::vhost_user::{GUEST_POLL_TIME_MAX, MEMORY_BYTES, QUEUE_SIZE, QUEUE_SIZE_DEFAULT};
 use crate::kind::{self, HostConfig, WireConfig, host_keys, keys_of, wire_kinds};
-use crate::schema::FEATURE_GROUPS;
 use crate::schema::ipsec::PolicyKeys;
 use crate::schema::moderation::{KEYS, Mode, POLICIES, RX_FRAMES_MAX, RX_USECS_MAX, fixed_gap};
 use crate::schema::{LifetimeKeys, SaKeys, SandboxLevel, SelectorKeys, UdpKeys, file, limit};
@@ -32,6 +31,7 @@ use offramp_adapter::switch::{LinkProtocol, LinkProtocols, UnknownUnicast};
 use offramp_adapter::vlan::VIDS;
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_offload::esp::{Prefix, Selector};
+use offramp_offload::names::GROUPS;
 use offramp_ports::sys::cpu;
 use offramp_ports::tap::QUEUES_MAX;
 use offramp_ports::vhost_user::{ControlQueue, MEMORY_BYTES_MAX, RingFeatures};
@@ -242,6 +242,21 @@ fn a_namespace_is_a_name_or_a_path() {
     };
     assert_eq!(namespace("red"), Path::new("/run/netns/red"));
     assert_eq!(namespace("/proc/1/ns/net"), Path::new("/proc/1/ns/net"));
+}
+
+#[test]
+fn a_number_may_be_a_text_with_a_unit() {
+    let units = "[[port]]\nname = \"a\"\nhost.vhost_user = \"/run/a.sock\"\nhost.memory_bytes_max = \"1GiB\"\n\
+                 wire = { cable = \"b\", bits_per_second = \"1G\" }\npoll_usecs = \"1ms\"\nrx_usecs = \"50us\"\n\
+                 limit = { tx_bits_per_second = \"100M\" }\n\
+                 [[port]]\nname = \"b\"\nhost.tap = \"b\"\nwire = { cable = \"a\", bits_per_second = 1000000000 }\n\
+                 [[switch]]\nname = \"lan\"\nage_seconds = \"5min\"\nflood_frames_per_second = \"10k\"\n";
+    let numbers = [("\"1GiB\"", "1073741824"), ("\"1G\"", "1000000000"), ("\"1ms\"", "1000"), ("\"50us\"", "50")];
+    let numbers = numbers.into_iter().chain([("\"100M\"", "100000000"), ("\"5min\"", "300"), ("\"10k\"", "10000")]);
+    let plain = numbers.fold(units.to_owned(), |text, (unit, number)| text.replace(unit, number));
+    assert_eq!(parse(units).unwrap(), parse(&plain).unwrap());
+    let wrong = units.replace("1ms", "1mm");
+    refused(&wrong, 6, "port.poll_usecs \"1mm\" is no whole number, and no number with a unit such as 50us or 10ms");
 }
 
 #[test]
@@ -542,7 +557,7 @@ fn every_key_is_documented_and_nothing_else_is() {
     documented.sort();
     documented.dedup();
     assert_eq!(documented, known);
-    for name in NAMES.iter().map(|name| name.name).chain(FEATURE_GROUPS.map(|(group, _)| group)) {
+    for name in NAMES.iter().map(|name| name.name).chain(GROUPS) {
         assert!(DOCUMENT.contains(&format!("`{name}`")), "docs/config.md does not name the feature {name}");
     }
 }

@@ -5,6 +5,7 @@ use super::place::ConfigError;
 use super::types::{Config, PortConfig, SwitchConfig};
 use crate::kind::WireConfig;
 use crate::schema::file::{self, Key};
+use crate::schema::unit::Amount;
 use crate::schema::unknown;
 use offramp_adapter::cable::RATE_BPS;
 use std::ops::RangeInclusive;
@@ -15,7 +16,7 @@ pub(super) const BITS_PER_SECOND: RangeInclusive<i64> = *RATE_BPS.start() as i64
 
 impl Check<'_> {
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
-    pub(super) fn bits_per_second(&self, wire: &WireConfig, written: &Key<i64>) -> Result<Option<u64>, ConfigError> {
+    pub(super) fn bits_per_second(&self, wire: &WireConfig, written: &Key<Amount>) -> Result<Option<u64>, ConfigError> {
         let rate = self.number("port.wire.bits_per_second", written, BITS_PER_SECOND, 0)?;
         match written {
             Some(written) if !matches!(wire, WireConfig::Cable(_)) => {

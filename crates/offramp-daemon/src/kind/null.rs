@@ -4,6 +4,7 @@ use super::host::{Host, HostTraits, Means, PortKind, Settings, TaskParts, Watch}
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
 use crate::drain::AnyHost;
+use crate::schema::unit::Amount;
 use offramp_ports::null::NullPort;
 use offramp_ports::worker::Task;
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ pub struct Keys {
     null: Option<Spanned<String>>,
     mac: Option<Spanned<String>>,
     destination: Option<Spanned<String>>,
-    frame_bytes: Option<Spanned<i64>>,
+    frame_bytes: Option<Spanned<Amount>>,
 }
 
 /// The configuration of a sink or source.

@@ -5,6 +5,7 @@ use crate::config::check::{Check, SOCKET_MODE_DEFAULT};
 use crate::config::place::ConfigError;
 use crate::drain::AnyHost;
 use crate::events::Events;
+use crate::schema::unit::Amount;
 use crate::schema::{CoalescingStatus, ControlQueueStatus, Counts, EventKind, FilterStatus, HashStatus};
 use crate::state::hex;
 use offramp_offload::caps::Offloads;
@@ -51,7 +52,7 @@ pub struct Keys {
     in_order: Key<bool>,
     mrg_rxbuf: Key<bool>,
     queue_size_max: Key<i64>,
-    memory_bytes_max: Key<i64>,
+    memory_bytes_max: Key<Amount>,
     socket_mode: Key<i64>,
     socket_group: Key<String>,
     allowed_uid: Key<i64>,
@@ -90,8 +91,8 @@ impl PortKind for Config {
         ];
         let off = switches.into_iter().filter(|(_, key)| key.as_ref().is_some_and(|on| !*on.as_ref()));
         let queue_size_max = number("queue_size_max", &keys.queue_size_max, QUEUE_SIZE, QUEUE_SIZE_DEFAULT)?;
-        let memory_bytes_max =
-            number("memory_bytes_max", &keys.memory_bytes_max, MEMORY_BYTES, MEMORY_BYTES_MAX as i64)?;
+        let key = "port.host.memory_bytes_max";
+        let memory_bytes_max = check.number(key, &keys.memory_bytes_max, MEMORY_BYTES, MEMORY_BYTES_MAX as i64)?;
         let mode = check.one_of("port.host", "mode", &keys.mode, &modes)?.unwrap_or_default();
         let of_a_server = [keys.socket_mode.as_ref().map(Spanned::span), keys.socket_group.as_ref().map(Spanned::span)];
         if let (Mode::Client, Some(at)) = (mode, of_a_server.into_iter().flatten().next()) {

@@ -1,21 +1,26 @@
 //! Features by name, and their states.
 
-use super::word::unknown;
+use super::word::unknown_near;
 use offramp_offload::caps::{NAMES, Offloads};
+use offramp_offload::names;
 use serde::{Deserialize, Serialize};
 
-/// The names of feature groups.
-pub const FEATURE_GROUPS: [(&str, Offloads); 3] =
-    [("lso", Offloads::LSO), ("rsc", Offloads::RSC), ("all", Offloads::RATIFIED)];
-
-/// Returns the bits of a feature or a group of features.
+/// Returns the bits of a feature or a group of features, by offramp's name or ethtool's name.
 ///
 /// # Errors
 /// Returns one line with the nearest known name.
 pub fn feature(name: &str) -> Result<Offloads, String> {
-    let group = FEATURE_GROUPS.iter().find(|(group, _)| *group == name).map(|(_, offloads)| *offloads);
-    let known = NAMES.iter().map(|known| known.name).chain(FEATURE_GROUPS.iter().map(|(group, _)| *group));
-    Offloads::by_name(name).or(group).ok_or_else(|| unknown("feature", name, known))
+    match names::offloads(name) {
+        Some(offloads) if offloads.is_empty() => {
+            Err(format!("feature \"{name}\" belongs to the host's interface, not to the adapter; use ethtool -K there"))
+        }
+        Some(offloads) => Ok(offloads),
+        None => {
+            let shown: Vec<&str> = NAMES.iter().map(|known| known.name).chain(names::GROUPS).collect();
+            let meant = names::nearest(name, names::all());
+            Err(format!("{}, or ethtool's names", unknown_near("feature", name, meant, &shown)))
+        }
+    }
 }
 
 /// The state of a port's feature, with the feature's names in other systems.

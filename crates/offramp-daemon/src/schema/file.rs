@@ -6,6 +6,7 @@
 use super::ipsec::{PolicyKeys, SaKeys, Word};
 use super::limit::Limit;
 use super::moderation::Moderation;
+use super::unit::Amount;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
@@ -52,10 +53,10 @@ pub struct Port {
     pub mtu: Key<i64>,
     #[serde(default)]
     pub features: BTreeMap<Spanned<String>, Spanned<bool>>,
-    pub rx_usecs: Key<i64>,
+    pub rx_usecs: Key<Amount>,
     pub moderation: Key<Moderation>,
     pub limit: Key<Limit>,
-    pub poll_usecs: Key<i64>,
+    pub poll_usecs: Key<Amount>,
     pub cpus: Key<Vec<Spanned<i64>>>,
     pub mac_addresses: Key<Vec<Spanned<String>>>,
     pub ip_addresses: Key<Vec<Spanned<String>>>,
@@ -86,14 +87,14 @@ pub struct Ipsec {
 #[serde(deny_unknown_fields)]
 #[allow(dead_code, reason = "without the feature `impair`, no key is read")]
 pub struct Memory {
-    pub card_bytes: Key<i64>,
-    pub receive_bytes: Key<i64>,
-    pub receive_pages: Key<i64>,
-    pub page_bytes: Key<i64>,
-    pub ring_entries: Key<i64>,
-    pub transmit_buffers: Key<i64>,
+    pub card_bytes: Key<Amount>,
+    pub receive_bytes: Key<Amount>,
+    pub receive_pages: Key<Amount>,
+    pub page_bytes: Key<Amount>,
+    pub ring_entries: Key<Amount>,
+    pub transmit_buffers: Key<Amount>,
     pub policy: Key<String>,
-    pub recover_usecs: Key<i64>,
+    pub recover_usecs: Key<Amount>,
 }
 
 /// `port.faults`
@@ -101,16 +102,16 @@ pub struct Memory {
 #[serde(deny_unknown_fields)]
 #[allow(dead_code, reason = "without the feature `impair`, no key is read")]
 pub struct Faults {
-    pub bus_bytes_per_second: Key<i64>,
-    pub bus_frame_usecs: Key<i64>,
+    pub bus_bytes_per_second: Key<Amount>,
+    pub bus_frame_usecs: Key<Amount>,
     pub bus_receive_first: Key<bool>,
-    pub loss_one_in: Key<i64>,
-    pub duplicate_one_in: Key<i64>,
-    pub delay_usecs: Key<i64>,
-    pub reverse_frames: Key<i64>,
+    pub loss_one_in: Key<Amount>,
+    pub duplicate_one_in: Key<Amount>,
+    pub delay_usecs: Key<Amount>,
+    pub reverse_frames: Key<Amount>,
     pub verdict: Key<String>,
-    pub verdict_one_in: Key<i64>,
-    pub seed: Key<i64>,
+    pub verdict_one_in: Key<Amount>,
+    pub seed: Key<Amount>,
 }
 
 /// `[[switch]]`
@@ -118,9 +119,9 @@ pub struct Faults {
 #[serde(deny_unknown_fields)]
 pub struct Switch {
     pub name: Key<String>,
-    pub mac_entries_max: Key<i64>,
-    pub age_seconds: Key<i64>,
-    pub flood_frames_per_second: Key<i64>,
+    pub mac_entries_max: Key<Amount>,
+    pub age_seconds: Key<Amount>,
+    pub flood_frames_per_second: Key<Amount>,
     pub unknown_unicast: Key<String>,
     pub forward_reserved: Key<Vec<Spanned<String>>>,
     pub forward: Key<Vec<Spanned<String>>>,

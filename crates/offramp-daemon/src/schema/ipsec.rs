@@ -2,6 +2,7 @@
 //! control socket. `docs/ipsec.md` describes the associations and policies.
 
 use super::key::KeyText;
+use super::unit;
 use super::word::unknown;
 use offramp_adapter::ipsec::{ETHERTYPE_ARP, NoMatch, PolicyAction, PolicyEntry, SaDirection};
 use offramp_offload::esp::{
@@ -91,11 +92,17 @@ pub struct LifetimeKeys(#[serde(with = "LifetimeFields")] pub Lifetime);
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Lifetime", deny_unknown_fields)]
 struct LifetimeFields {
+    #[serde(default, deserialize_with = "unit::count")]
     soft_packets: Option<u64>,
+    #[serde(default, deserialize_with = "unit::count")]
     hard_packets: Option<u64>,
+    #[serde(default, deserialize_with = "unit::bytes")]
     soft_bytes: Option<u64>,
+    #[serde(default, deserialize_with = "unit::bytes")]
     hard_bytes: Option<u64>,
+    #[serde(default, deserialize_with = "unit::seconds")]
     soft_seconds: Option<u64>,
+    #[serde(default, deserialize_with = "unit::seconds")]
     hard_seconds: Option<u64>,
 }
 

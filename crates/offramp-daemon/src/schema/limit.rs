@@ -1,5 +1,6 @@
 //! A port's rate limits as written by a user: in the file, on the command line, and in the control protocol.
 
+use super::unit::with_unit;
 use super::word::unknown;
 use offramp_adapter::limit::{BITS_PER_SECOND, BURST_BYTES, BURST_FRAMES, FRAMES_PER_SECOND, PortLimits};
 use serde::ser::SerializeMap;
@@ -93,9 +94,7 @@ impl Limit {
         for (name, value) in keys {
             let key = KEYS.into_iter().find(|key| key.name == name);
             let key = key.ok_or_else(|| unknown("key", name, KEYS.iter().map(|key| key.name)))?;
-            if !value.is_i64() && !value.is_u64() {
-                return Err(format!("limit.{name} {value} is no whole number"));
-            }
+            let value = &with_unit(name, value).map_err(|why| format!("limit.{name} {value} {why}"))?;
             let number = value.as_u64().filter(|number| key.range.contains(number)).ok_or_else(|| {
                 let (least, most) = key.range.into_inner();
                 format!("limit.{name} {value} is out of range; use {least} to {most}")
@@ -148,13 +147,22 @@ mod tests {
     }
 
     #[test]
+    fn a_number_may_have_a_unit_on_the_command_line_and_in_json() {
+        let limit = parsed("tx_bits_per_second=100M tx_burst_bytes=64KiB rx_frames_per_second=10k").unwrap();
+        assert_eq!(limit.sentence(), "tx_bits_per_second 100000000 tx_burst_bytes 65536 rx_frames_per_second 10000");
+        let json = r#"{"tx_bits_per_second":"100M","tx_burst_bytes":"64KiB","rx_frames_per_second":10000}"#;
+        assert_eq!(serde_json::from_str::<Limit>(json).unwrap(), limit);
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_what_is_right() {
         let refused = |words: &str, text: &str| {
             let message = parsed(words).unwrap_err();
             assert!(message.contains(text), "{words}: {message}");
         };
         refused("tx_bits_per_sec=5", "unknown key \"tx_bits_per_sec\"; did you mean \"tx_bits_per_second\"?");
-        refused("tx_bits_per_second=10M", "limit.tx_bits_per_second \"10M\" is no whole number");
+        refused("tx_bits_per_second=10X", "limit.tx_bits_per_second \"10X\" is no whole number");
+        refused("tx_bits_per_second=10M tx_burst_bytes=1ms", "\"1ms\" is no whole number, and no number with a unit");
         refused("tx_bits_per_second=999", "limit.tx_bits_per_second 999 is out of range; use 1000 to 1000000000000");
         refused("rx_frames_per_second=-1", "limit.rx_frames_per_second -1 is out of range; use 1 to");
         refused("rx_burst_bytes=9000", "limit.rx_burst_bytes belongs to rx_bits_per_second; write that too");

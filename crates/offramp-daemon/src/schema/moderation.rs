@@ -1,5 +1,6 @@
 //! Moderation as written by a user: in the file, on the command line, and in the control protocol.
 
+use super::unit::with_unit;
 use super::word::unknown;
 use offramp_adapter::moderation::{
     AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_MAX, DimProfiles, E1000Mode, INTERRUPTS_PER_SECOND_MAX,
@@ -157,6 +158,11 @@ impl Moderation {
     }
 
     fn from_keys(mut keys: Map<String, Value>) -> Result<Self, String> {
+        for (name, value) in &mut keys {
+            if KEYS.iter().any(|(key, _, range)| key == name && range.is_some()) {
+                *value = with_unit(name, value).map_err(|why| format!("moderation.{name} {value} {why}"))?;
+            }
+        }
         let policy = check(&keys)?;
         keys.insert(POLICY.to_owned(), policy.into());
         serde_json::from_value(keys.into()).map(Self).map_err(|error| format!("moderation {policy}: {error}"))
@@ -271,6 +277,7 @@ mod tests {
             ("off", Policy::Off),
             ("max_interrupts_per_second=8000", Policy::FixedGap { max_interrupts_per_second: 8000 }),
             ("rx_usecs=50 rx_frames=32", Policy::Coalescing(Coalescing { max_usecs: 50, max_packets: 32 })),
+            ("rx_usecs=50us rx_frames=1k", Policy::Coalescing(Coalescing { max_usecs: 50, max_packets: 1000 })),
             ("coalescing rx_usecs=50", Policy::Coalescing(Coalescing { max_usecs: 50, max_packets: u32::MAX })),
             ("net-dim", Policy::NetDim(DimProfiles::ReceiveEvent)),
             ("e1000", Policy::E1000(E1000Mode::Conservative)),

@@ -1,17 +1,20 @@
 //! Messages for unknown words, with the nearest known word.
 
-/// Returns the message "unknown WHAT NAME; did you mean …?", with a list of all known words.
+use offramp_offload::names::nearest;
+
+/// Returns the message "unknown WHAT NAME", with the nearest known word if one is near, and a list of all known words.
 pub fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
-    match nearest(name, known.iter().copied()) {
-        Some(meant) => {
-            format!("unknown {what} \"{name}\"; did you mean \"{meant}\"? There are: {}", known.join(", "))
-        }
-        None => format!("unknown {what} \"{name}\"; there is none"),
-    }
+    unknown_near(what, name, nearest(name, known.iter().copied()), &known)
 }
 
-/// Returns the known word with the smallest edit distance from `name`.
-pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    known.min_by_key(|candidate| strsim::damerau_levenshtein(name, candidate))
+/// Returns the message of [`unknown`], with a given nearest word.
+pub fn unknown_near(what: &str, name: &str, meant: Option<&str>, known: &[&str]) -> String {
+    match (meant, known) {
+        (Some(meant), _) => {
+            format!("unknown {what} \"{name}\"; did you mean \"{meant}\"? There are: {}", known.join(", "))
+        }
+        (None, []) => format!("unknown {what} \"{name}\"; there is none"),
+        (None, _) => format!("unknown {what} \"{name}\"; there are: {}", known.join(", ")),
+    }
 }

@@ -132,7 +132,7 @@ pub(super) fn plans(
 ) -> Result<Vec<Plan>, TestbedError> {
     if let Some(name) = only.iter().find(|name| !ENTRIES.iter().any(|entry| entry.is_named(name))) {
         let known = experiments().collect::<Vec<_>>().join(", ");
-        return Err(TestbedError::UnknownExperiment { name: name.clone(), known });
+        return Err(TestbedError::UnknownExperiment { name: name.clone(), hint: String::new(), known });
     }
     let asked = || ENTRIES.iter().filter(|entry| only.is_empty() || only.iter().any(|name| entry.is_named(name)));
     let can = |feature: &str| changeable(feature) && !(feature == LRO && SPREADING_DRIVERS.contains(&driver));

@@ -129,12 +129,10 @@ impl Dimension {
     }
 }
 
-/// Returns a hint at the most similar of `names`. The hint is empty if no name is similar enough.
+/// Returns a hint at the nearest of `names`. The hint is empty if no name is near.
 pub fn nearest(word: &str, names: &[&str]) -> String {
-    const NEAR: f64 = 0.75;
-    let likeness = |name: &str| strsim::jaro_winkler(word, name);
-    let best = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    best.filter(|name| likeness(name) > NEAR).map(|name| format!("; did you mean {name:?}?")).unwrap_or_default()
+    let best = offramp_offload::names::nearest(word, names.iter().copied());
+    best.map(|name| format!("; did you mean {name:?}?")).unwrap_or_default()
 }
 
 /// Other spellings of units, in lower case and with `u` for micro. Each spelling is paired with offramp's spelling.

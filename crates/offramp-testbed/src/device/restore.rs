@@ -209,22 +209,31 @@ pub fn explained(interface: &str, error: SysError) -> TestbedError {
 }
 
 /// Restores the settings in the state files of `state_dir`, left by runs that ended without a restoration. Each
-/// interface is searched in the calling thread's network namespace. `progress` receives a line for each action.
+/// interface is searched in the calling thread's network namespace. Interfaces of running runs are left alone.
+/// `progress` receives a line for each action.
 ///
 /// Returns the number of restored interfaces.
 ///
 /// # Errors
-/// Returns an error if a file is not a state file, or belongs to a running run or to another interface. Also fails if a
-/// setting could not be restored. After an error with one file, the other files are still processed.
+/// Returns an error if a file is not a state file, or belongs to another interface, or if running runs use all
+/// interfaces. Also fails if a setting could not be restored. After an error with one file, the other files are still
+/// processed.
 pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize, TestbedError> {
-    let (mut restored, mut refused) = (0, Vec::new());
+    let (mut restored, mut refused, mut busy) = (0, Vec::new(), Vec::new());
     for path in state::list(state_dir)? {
         match restore_one(&path, progress) {
             Ok(true) => restored += 1,
             Ok(false) => {}
+            Err(TestbedError::Device(error @ DeviceError::Busy { .. })) => busy.push(error),
             Err(TestbedError::Device(error)) => refused.push(error),
             Err(other) => refused.push(DeviceError::StateFile { path, reason: other.to_string() }),
         }
+    }
+    if restored == 0 && refused.is_empty() {
+        return busy.into_iter().next().map_or(Ok(0), |error| Err(error.into()));
+    }
+    for error in &busy {
+        progress(&format!("left alone: {error}"));
     }
     let count = refused.len();
     if count > 1 {
@@ -237,6 +246,19 @@ pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize
         Some(error) if count == 1 => Err(error.into()),
         Some(first) => Err(DeviceError::Several { count, first: Box::new(first) }.into()),
     }
+}
+
+/// Restores the settings of one interface of the calling thread's network namespace, if an ended run left a state file.
+/// Returns whether settings were restored.
+///
+/// # Errors
+/// Returns the errors of [`restore`] for this interface.
+pub fn restore_interface(
+    state_dir: &Path,
+    interface: &str,
+    progress: &mut dyn FnMut(&str),
+) -> Result<bool, TestbedError> {
+    restore_one(&state::path_of(state_dir, interface, state::net_namespace()?), progress)
 }
 
 /// Restores the settings in one state file, if the file exists. Returns whether settings were restored. Settings

@@ -6,6 +6,7 @@ use offramp_impair::fault::{BusConfig, FaultConfig, VerdictConfig, WrongVerdict}
 use offramp_impair::memory::{MemoryConfig, OverflowPolicy, PAGE_LEN_DP8390, ReceiveMemory};
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_offload::esp::Suite;
+use offramp_offload::names::{self, GROUPS};
 use offramp_ports::worker::Polling;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -32,13 +33,12 @@ pub(super) fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D:
     })
 }
 
-/// Names that select several offloads at once.
-const GROUPS: [(&str, Offloads); 3] = [("all", Offloads::RATIFIED), ("lso", Offloads::LSO), ("rsc", Offloads::RSC)];
+/// The names in error messages; ethtool's names are valid too.
 const OFFLOADS: &[&str] = &{
     let mut names = [""; GROUPS.len() + NAMES.len()];
     let mut at = 0;
     while at < names.len() {
-        names[at] = if at < GROUPS.len() { GROUPS[at].0 } else { NAMES[at - GROUPS.len()].name };
+        names[at] = if at < GROUPS.len() { GROUPS[at] } else { NAMES[at - GROUPS.len()].name };
         at += 1;
     }
     names
@@ -49,8 +49,7 @@ pub(super) fn offloads<'de, D: Deserializer<'de>>(from: D) -> Result<Offloads, D
     let mut set = Offloads::empty();
     for word in Vec::<String>::deserialize(from)? {
         let name = word.strip_prefix('-').unwrap_or(&word);
-        let group = GROUPS.iter().find(|(group, _)| *group == name).map(|(_, offloads)| *offloads);
-        let known = group.or_else(|| Offloads::by_name(name));
+        let known = names::offloads(name).filter(|offloads| !offloads.is_empty());
         let offloads = known.ok_or_else(|| D::Error::unknown_variant(name, OFFLOADS))?;
         set.set(offloads, name == word);
     }

@@ -81,13 +81,13 @@ pub struct Args {
     /// Path to check in the guest
     #[arg(long, value_enum, default_value = "virtio-net", requires = "guest_kernel")]
     guest_path: GuestPath,
-    /// List the offloads
+    /// List the offloads, each with its meaning
     #[arg(long)]
     list: bool,
     /// A few cases of each kind instead of every boundary
     #[arg(long)]
     quick: bool,
-    /// Check only these offloads
+    /// Check only these offloads: names of --list, of ethtool, or groups such as tso, uso, rsc, checksum
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// Also measure the worth of each correct offload of the first interface; `offramp ttcp --serve` runs there
@@ -132,7 +132,9 @@ impl Args {
 /// Runs `offramp check`.
 pub fn run(args: &Args) -> ExitCode {
     if args.list {
-        print(check::names().join("\n") + "\n");
+        for (name, about) in check::list() {
+            print(format_args!("{name:<18} {about}\n"));
+        }
         return ExitCode::SUCCESS;
     }
     // A second signal ends the process at once. The next check, or `lab --restore`, then restores the settings.

@@ -8,8 +8,10 @@ use offramp_lab::plan::{self, Experiment as Definition, Plan, Settings, guest_pl
 use offramp_lab::report::{self, html, progress, terminal, words};
 use offramp_lab::sample::{Bench, Stage};
 use offramp_lab::{device, machine, run as runner};
+use offramp_offload::caps::Offloads;
+use offramp_offload::names;
 use offramp_ports::sys::{cpu, privilege};
-use offramp_testbed::device::{DeviceError, default_state_dir};
+use offramp_testbed::device::{DeviceError, default_state_dir, restore_interface};
 use offramp_testbed::error::TestbedError;
 use offramp_testbed::guest::{Accelerator, Choice, DriverCoalescing, GuestSpec};
 use offramp_testbed::guest::{GuestError, Guests};
@@ -54,7 +56,7 @@ Examples:
   offramp lab --rate 1G --mtu 9000             on a slower line, with jumbo frames
   offramp lab --port vhost-user                with a Linux guest as one host, behind a vhost-user port
   offramp lab --device eth0 --peer 10.0.0.2    on an adapter that exists; `offramp ttcp --serve` runs there
-  offramp lab --restore                        put an adapter's settings back after a crash
+  offramp lab --restore eth0                   put an adapter's settings back after a crash; without a name, all
 
 Exit status: 0 measured; 1 a measurement failed; 2 wrong options, or nothing began; 130 stopped. After a failure or a stop,
 the page and the object of --json have all finished experiments.";
@@ -211,9 +213,9 @@ struct OnDevice {
     /// Address of `offramp ttcp --serve`
     #[arg(long, value_name = "HOST[:PORT]", requires = "device")]
     peer: Option<String>,
-    /// Restore the settings that a crashed run changed
-    #[arg(long)]
-    restore: bool,
+    /// Restore the settings that a crashed run changed: of this interface, or of all whose run has ended
+    #[arg(long, value_name = "IF", num_args = 0..=1)]
+    restore: Option<Vec<String>>,
     /// Directory of the settings to restore after a crash
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -338,7 +340,7 @@ pub fn run(args: &Args) -> ExitCode {
         Err(error) => return fail(format!("lab: {error}"), SETUP),
     };
     let result = match (&args.on_device.device, &args.on_device.peer) {
-        _ if args.on_device.restore => restore(args),
+        _ if args.on_device.restore.is_some() => restore(args),
         (Some(interface), Some(peer)) => run_device(args, interface, peer, &stop),
         _ => run_rig(args, &stop),
     };
@@ -361,18 +363,43 @@ fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result
         return own(file, &settings, guest).map(|plan| vec![plan]).map_err(TestbedError::Experiment);
     }
     let all = guest.map_or_else(|| plans(&settings), |(by, driver)| guest_plans(&settings, by, driver));
-    for name in &args.only {
-        if !all.iter().any(|plan| is_called(plan, name)) {
-            let groups = plan::groups().into_iter().map(|(group, _)| group);
-            let known = all.iter().map(|plan| plan.name.as_str()).chain(groups).collect::<Vec<_>>().join(", ");
-            return Err(TestbedError::UnknownExperiment { name: name.clone(), known });
-        }
-    }
-    let wanted = |plan: &Plan| match args.only.as_slice() {
+    let groups = plan::groups();
+    let known: Vec<&str> = all.iter().map(|plan| plan.name.as_str()).chain(groups.iter().map(|(of, _)| *of)).collect();
+    let only = args.only.iter().map(|word| experiments_of(word, &known)).collect::<Result<Vec<_>, _>>()?.concat();
+    let wanted = |plan: &Plan| match only.as_slice() {
         [] => args.list || !plan.on_request,
         only => only.iter().any(|name| is_called(plan, name)),
     };
     Ok(all.into_iter().filter(wanted).collect())
+}
+
+/// Returns the experiments that a word means: one name, or the names with one of the word's features, or else with one of
+/// its offloads.
+fn experiments_of(word: &str, known: &[&str]) -> Result<Vec<String>, TestbedError> {
+    if known.contains(&word) {
+        return Ok(vec![word.to_owned()]);
+    }
+    let found = sharing(word, known);
+    if found.is_empty() {
+        let words =
+            names::all().filter(|of_table| !sharing(of_table, known).is_empty()).map(|of_table| of_table as &str);
+        let hint = names::hint(word, known.iter().copied().chain(words));
+        return Err(TestbedError::UnknownExperiment { name: word.to_owned(), hint, known: known.join(", ") });
+    }
+    Ok(found)
+}
+
+/// Returns the names that share a feature with a word, or else an offload.
+fn sharing(word: &str, known: &[&str]) -> Vec<String> {
+    let (offloads, features) = (names::offloads(word).unwrap_or(Offloads::empty()), names::features(word));
+    let has_feature = |name: &str| names::features(name).iter().any(|feature| features.contains(feature));
+    let has_offload = |name: &str| {
+        names::offloads(name).is_some_and(|of_name| of_name != Offloads::RATIFIED && of_name.intersects(offloads))
+    };
+    let found = |is_meant: &dyn Fn(&str) -> bool| {
+        known.iter().filter(|name| is_meant(name)).map(|name| (*name).to_owned()).collect::<Vec<_>>()
+    };
+    [found(&has_feature), found(&has_offload)].into_iter().find(|found| !found.is_empty()).unwrap_or_default()
 }
 
 /// Returns whether `name` is the name of the plan or of its group.
@@ -555,6 +582,7 @@ fn finish(
 
 fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Result<(), TestbedError> {
     let started = Instant::now();
+    let known: Vec<&str> = device::experiments().collect();
     let config = device::DeviceConfig {
         interface: interface.to_owned(),
         peer: if peer.contains(':') { peer.to_owned() } else { format!("{peer}:{PORT_DEFAULT}") },
@@ -563,7 +591,7 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
         streams: args.streams as usize,
         congestion: args.congestion.clone(),
         state_dir: args.state_dir(),
-        only: args.only.clone(),
+        only: args.only.iter().map(|word| experiments_of(word, &known)).collect::<Result<Vec<_>, _>>()?.concat(),
     };
     let mut experiments = Vec::new();
     let outcome = device::run(&config, stop, &mut |line| eprintln!("{line}"), &mut experiments);
@@ -579,7 +607,11 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
 }
 
 fn restore(args: &Args) -> Result<(), TestbedError> {
-    let restored = offramp_testbed::device::restore(&args.state_dir(), &mut |line| print(format_args!("{line}\n")))?;
+    let mut progress = |line: &str| print(format_args!("{line}\n"));
+    let restored = match args.on_device.restore.iter().flatten().next() {
+        Some(interface) => restore_interface(&args.state_dir(), interface, &mut progress).map(usize::from)?,
+        None => offramp_testbed::device::restore(&args.state_dir(), &mut progress)?,
+    };
     if restored == 0 {
         print(format_args!("nothing to restore in {}\n", args.state_dir().display()));
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use crate::exit::{self, FAILED, SETUP};
 use crate::show::seconds;
 use clap::{ArgGroup, ValueEnum};
+use offramp_daemon::schema::unit::Unit;
 use offramp_testbed::traffic::{
     self, Amount, Arrivals, BulkParams, Direction, EndFigures, Event, LENGTH_DEFAULT_BYTES, MixedParams, PORT_DEFAULT,
     Params, RequestParams, RpcParams, ServeOptions, ServerEvent, ServerStats, TransactionParams, UdpParams, Workload,
@@ -504,7 +505,7 @@ fn usecs(seconds: f64) -> u64 {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    scaled(text, 1024)
+    Unit::Bytes.parse(text)
 }
 
 fn size32(text: &str) -> Result<u32, String> {
@@ -512,20 +513,7 @@ fn size32(text: &str) -> Result<u32, String> {
 }
 
 pub fn rate(text: &str) -> Result<u64, String> {
-    scaled(text, 1000)
-}
-
-/// Parses a number with an optional suffix K, M or G. Each suffix multiplies by `step` times the factor of the previous
-/// suffix.
-fn scaled(text: &str, step: u64) -> Result<u64, String> {
-    let (digits, power) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1),
-        Some((at, 'm' | 'M')) => (&text[..at], 2),
-        Some((at, 'g' | 'G')) => (&text[..at], 3),
-        _ => (text, 0),
-    };
-    let number: u64 = digits.parse().map_err(|_| "not a whole number with K, M or G at most".to_owned())?;
-    number.checked_mul(step.pow(power)).ok_or_else(|| "too large".to_owned())
+    Unit::BitsPerSecond.parse(text)
 }
 
 #[cfg(test)]

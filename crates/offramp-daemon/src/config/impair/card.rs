@@ -3,6 +3,7 @@
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
 use crate::schema::file::{Faults, Key, Memory};
+use crate::schema::unit::Amount;
 use offramp_impair::fault::{
     BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, ONE_IN, REVERSE_FRAMES, VerdictConfig, WrongVerdict,
 };
@@ -43,7 +44,7 @@ pub fn usecs(range: &RangeInclusive<u64>) -> RangeInclusive<i64> {
 impl Check<'_> {
     /// Parses a number without a default.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
-    fn given(&self, key: &str, written: &Key<i64>, range: RangeInclusive<i64>) -> Result<Option<u64>, ConfigError> {
+    fn given(&self, key: &str, written: &Key<Amount>, range: RangeInclusive<i64>) -> Result<Option<u64>, ConfigError> {
         let number = self.number(key, written, range, 0)?;
         Ok(written.is_some().then_some(number as u64))
     }
@@ -55,7 +56,7 @@ impl Check<'_> {
     ) -> Result<MemoryConfig, ConfigError> {
         let Some(spanned) = written else { return Ok(MemoryConfig::default()) };
         let written = spanned.as_ref();
-        let given = |key: &str, value: &Key<i64>, range: RangeInclusive<i64>| {
+        let given = |key: &str, value: &Key<Amount>, range: RangeInclusive<i64>| {
             self.given(&format!("port.memory.{key}"), value, range).map(|number| number.map(|number| number as usize))
         };
         let wrong = |message: String| self.0.wrong(spanned.span(), message);
@@ -123,10 +124,10 @@ impl Check<'_> {
             return Err(self.0.wrong(spanned.span(), message));
         }
         let written = spanned.as_ref();
-        let given = |key: &str, value: &Key<i64>, range: RangeInclusive<i64>| {
+        let given = |key: &str, value: &Key<Amount>, range: RangeInclusive<i64>| {
             self.given(&format!("port.faults.{key}"), value, range)
         };
-        let one_in = |key: &str, value: &Key<i64>| {
+        let one_in = |key: &str, value: &Key<Amount>| {
             given(key, value, range(&ONE_IN)).map(|number| number.map(|number| number as u32))
         };
         let ns = |usecs: Option<u64>| usecs.unwrap_or(0) * NANOSECONDS_PER_MICROSECOND;

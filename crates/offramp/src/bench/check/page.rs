@@ -100,6 +100,7 @@ mod tests {
             coalesced: 0,
             lost: 0,
             left_out: Vec::new(),
+            off_by_user: None,
             verdict,
         }
     }

@@ -7,6 +7,7 @@ use offramp_check::end::{Description, End, LocalEnd, Offered, Outgoing};
 use offramp_check::error::CheckError;
 use offramp_daemon::control::client::{ClientError, ask};
 use offramp_daemon::schema::{HostStatus, Outcome, PortStatus, Request, TapStatus, VERSION, WireStatus};
+use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -125,6 +126,16 @@ impl End for PortEnd {
             None if feature == NOT_OF_A_TAP => Offered::No,
             None => self.tap.offered(feature),
         }
+    }
+
+    /// Returns the command that switches the feature on, if the daemon's user has switched the adapter's feature off.
+    fn off_by_user(&self, feature: &str) -> Option<String> {
+        let is_meant = |known: &&OffloadName| known.ethtool == feature && Offloads::RATIFIED.contains(known.offload);
+        let off: Vec<&str> = NAMES.iter().filter(is_meant).map(|known| known.name).collect();
+        let are_off = !off.is_empty() && off.iter().all(|name| self.found.get(*name) == Some(&false));
+        let on: Vec<String> = off.iter().map(|name| format!("{name} on")).collect();
+        let port = &self.description.name;
+        are_off.then(|| format!("the user switched it off at port {port}; offramp set {port} {}", on.join(" ")))
     }
 
     fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError> {

@@ -1,0 +1,92 @@
+//! Answers to typical slips on the command line: the line that was probably meant.
+
+use clap::error::{ContextKind, ContextValue};
+use offramp_offload::names::nearest;
+
+/// Other programs' words for a command.
+const OTHER_WORDS: [(&str, &[&str]); 5] = [
+    ("show", &["status", "list", "stats", "info", "ports"]),
+    ("up", &["start", "run", "daemon", "serve"]),
+    ("capture", &["dump", "tcpdump", "sniff"]),
+    ("check", &["test", "verify"]),
+    ("lab", &["bench", "benchmark", "measure"]),
+];
+
+/// Adds the intended line to an error of the command line parser, and drops suggestions that are not near.
+pub fn explained(mut error: clap::Error, words: &[String]) -> clap::Error {
+    let pairs = [
+        (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
+        (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        (ContextKind::InvalidValue, ContextKind::SuggestedValue),
+    ];
+    for (invalid, suggested) in pairs {
+        let Some(ContextValue::String(invalid)) = error.get(invalid).cloned() else { continue };
+        let near = match error.remove(suggested) {
+            Some(ContextValue::String(known)) => nearest(&invalid, [known.as_str()]).map(str::to_owned),
+            Some(ContextValue::Strings(known)) => {
+                nearest(&invalid, known.iter().map(String::as_str)).map(str::to_owned)
+            }
+            _ => None,
+        };
+        if let Some(near) = near {
+            error.insert(suggested, ContextValue::String(near));
+        }
+    }
+    if let Some(line) = meant(words) {
+        let tip = ContextValue::StyledStrs(vec![format!("did you mean: offramp {line}").into()]);
+        error.insert(ContextKind::Suggested, tip);
+    }
+    error
+}
+
+/// Returns the intended words after `offramp`, if the given words are a known slip.
+fn meant(words: &[String]) -> Option<String> {
+    let (command, rest) = words.split_first()?;
+    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+    let bare = rest.iter().take_while(|word| !word.starts_with('-')).copied().collect::<Vec<_>>();
+    let options = &rest[bare.len()..];
+    let line = match (command.as_str(), bare.as_slice()) {
+        ("check", [a, b]) => format!("check --pair {a} {b}"),
+        ("check", [a]) => format!("check --pair {a} OTHER-END"),
+        ("lab", [_, ..]) => format!("lab --only {}", bare.join(",")),
+        ("set", [port, feature]) => format!("set {port} {feature} off"),
+        ("capture", [port, file]) => format!("capture {port} -w {file}"),
+        ("ttcp", [host]) => format!("ttcp --to {host}"),
+        ("monitor", [_, ..]) => "monitor".to_owned(),
+        (other, _) => {
+            let known = OTHER_WORDS.iter().find(|(_, others)| others.contains(&other))?;
+            return Some([&[known.0][..], &rest].concat().join(" "));
+        }
+    };
+    Some([&[line.as_str()][..], options].concat().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meant_by(line: &str) -> Option<String> {
+        meant(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_typical_slip_has_the_line_that_was_meant() {
+        for (line, meant) in [
+            ("check va vb", "check --pair va vb"),
+            ("check va blue/vb --quick", "check --pair va blue/vb --quick"),
+            ("check eth0", "check --pair eth0 OTHER-END"),
+            ("lab lso", "lab --only lso"),
+            ("lab lso rsc --repeats 9", "lab --only lso,rsc --repeats 9"),
+            ("capture vm0 a.pcapng -c 5", "capture vm0 -w a.pcapng -c 5"),
+            ("set vm0 lso", "set vm0 lso off"),
+            ("ttcp 10.0.0.2", "ttcp --to 10.0.0.2"),
+            ("status", "show"),
+            ("tcpdump vm0", "capture vm0"),
+        ] {
+            assert_eq!(meant_by(line).as_deref(), Some(meant), "{line}");
+        }
+        for line in ["check --pair va", "show", "frobnicate", "lab --onyl lso", "set vm0"] {
+            assert_eq!(meant_by(line), None, "{line}");
+        }
+    }
+}
