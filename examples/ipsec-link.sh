@@ -1,7 +1,10 @@
 #!/bin/sh
 # Makes an encrypted link between the namespaces ofr-left and ofr-right, sends TCP over it, counts the frames on the
-# wire, and removes everything again. Run it as root; offramp and tcpdump must be in the path.
+# wire, and removes everything again. Run it as root; offramp, ip and tcpdump must be in the path.
 set -eu
+for program in offramp ip tcpdump; do
+    command -v "$program" > /dev/null || { echo "$0: there is no $program in the path; install it first" >&2; exit 1; }
+done
 here=$(dirname "$0")
 keys=/run/offramp
 mkdir -p "$keys"

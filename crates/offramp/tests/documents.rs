@@ -13,6 +13,7 @@ use block::{Kind, Step, is_as_shown, steps};
 use offramp_testbed::scratch::Scratch;
 use std::fmt::Write;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -153,6 +154,19 @@ fn each_message_of_the_troubleshooting_page_is_printed() {
 fn the_commands_of_the_models_tutorials_run() {
     let count = check(&model_pages());
     assert!(count >= 10, "{count} steps");
+}
+
+#[test]
+fn the_example_with_every_key_is_right() {
+    let scratch = Scratch::new().unwrap();
+    fs::copy(root().join("examples/all-keys.toml"), scratch.file("all-keys.toml")).unwrap();
+    for key in ["out.key", "in.key"] {
+        fs::write(scratch.file(key), "00".repeat(20)).unwrap();
+        fs::set_permissions(scratch.file(key), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let file = scratch.file("all-keys.toml");
+    let output = Command::new(env!("CARGO_BIN_EXE_offramp")).args(["up", "--check", &file]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

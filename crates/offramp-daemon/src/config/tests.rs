@@ -525,8 +525,8 @@ fn the_examples_are_right() {
     }
 }
 
-#[test]
-fn every_key_is_documented_and_nothing_else_is() {
+/// Returns every key of the file with its sections, such as `port.host.tap`, sorted.
+fn known_keys() -> Vec<String> {
     let sections = [
         ("daemon", keys_of::<file::Daemon>()),
         ("port", keys_of::<file::Port>()),
@@ -550,10 +550,38 @@ fn every_key_is_documented_and_nothing_else_is() {
         .flat_map(|(section, fields)| fields.iter().map(move |field| format!("{section}.{field}")))
         .collect();
     known.push("faults".to_owned());
+    known.sort();
+    known
+}
+
+/// Appends the keys of a table, with the names of the tables around it.
+fn collect_keys(section: &str, table: &toml::Table, keys: &mut Vec<String>) {
+    for (name, value) in table {
+        let key = format!("{section}{name}");
+        let tables: Vec<&toml::Table> = match value {
+            toml::Value::Table(table) if key != "port.features" => vec![table],
+            toml::Value::Array(values) => values.iter().filter_map(toml::Value::as_table).collect(),
+            _ => Vec::new(),
+        };
+        tables.iter().for_each(|table| collect_keys(&format!("{key}."), table, keys));
+        keys.push(key);
+    }
+}
+
+#[test]
+fn one_example_has_every_key() {
+    let mut keys = Vec::new();
+    collect_keys("", &include_str!("../../../../examples/all-keys.toml").parse().unwrap(), &mut keys);
+    let missing: Vec<String> = known_keys().into_iter().filter(|key| !keys.contains(key)).collect();
+    assert!(missing.is_empty(), "examples/all-keys.toml lacks {missing:?}; add a line for each");
+}
+
+#[test]
+fn every_key_is_documented_and_nothing_else_is() {
+    let known = known_keys();
     let key_of_row = |row: &str| row.strip_prefix("| `")?.split_once('`').map(|(key, _)| key.to_owned());
     let mut documented: Vec<String> =
         DOCUMENT.lines().filter_map(key_of_row).filter(|key| !key.starts_with('"')).collect();
-    known.sort();
     documented.sort();
     documented.dedup();
     assert_eq!(documented, known);
