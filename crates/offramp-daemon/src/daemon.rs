@@ -3,7 +3,7 @@
 use super::change::{Asked, Change, Outcome as Changes};
 use super::config::{Config, PortConfig};
 use super::port::Port;
-use super::show::{AskedSwitch, FeatureStates, STATIONS_TIME_MAX, port_status, switch_mtus};
+use super::show::{AskedSwitch, Detail, FeatureStates, STATIONS_TIME_MAX, port_status, switch_mtus};
 use super::switch::RunningSwitch;
 use super::threads::Threads;
 use super::touched::Mapping;
@@ -95,14 +95,14 @@ impl Daemon {
     /// Returns the status of all ports and switches, with their counters.
     pub fn status(&self) -> Status {
         let mappings = self.mappings(None);
-        self.status_of(self.state(), None, mappings.as_deref())
+        self.status_of(self.state(), None, &Detail::Full(mappings))
     }
 
-    fn show(&self, name: Option<&str>) -> Result<Status, Answer> {
+    fn show(&self, name: Option<&str>, is_summary: bool) -> Result<Status, Answer> {
         name.map(|name| self.state().port_or_switch(name)).transpose()?;
         // Reading many touched pages takes time, so the mappings are read while the state is not locked.
-        let mappings = self.mappings(name);
-        Ok(self.status_of(self.state(), name, mappings.as_deref()))
+        let detail = if is_summary { Detail::Summary } else { Detail::Full(self.mappings(name)) };
+        Ok(self.status_of(self.state(), name, &detail))
     }
 
     /// Returns the mappings of the guests' memory. The list is empty if no guest with memory is to be shown.
@@ -116,7 +116,7 @@ impl Daemon {
     }
 
     /// Returns the status of everything, of the port `name`, or of the switch `name` and its ports.
-    fn status_of(&self, state: MutexGuard<'_, State>, name: Option<&str>, mappings: Option<&[Mapping]>) -> Status {
+    fn status_of(&self, state: MutexGuard<'_, State>, name: Option<&str>, detail: &Detail) -> Status {
         let (config, until) = (&state.config, Instant::now() + STATIONS_TIME_MAX);
         let ports = || state.ports.iter().zip(&config.ports);
         let switches = config.switches.iter().filter(|switch| name.is_none_or(|name| switch.name == name));
@@ -128,7 +128,7 @@ impl Daemon {
         let asked: Vec<_> = asked.collect();
         let mtus = switch_mtus(config);
         let shown = ports().filter(|(_, port)| is_shown(port, name));
-        let ports = shown.map(|(port, of)| port_status(port, of, &mtus, mappings)).collect();
+        let ports = shown.map(|(port, of)| port_status(port, of, &mtus, detail)).collect();
         let uptime_ns = self.started.elapsed().as_nanos() as u64;
         drop(state);
         Status {
@@ -240,7 +240,7 @@ impl Daemon {
 
     fn answer_to(&self, request: Request, peer: Option<Peer>) -> Answer {
         let outcome = match request {
-            Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
+            Request::Show { port, summary, .. } => self.show(port.as_deref(), summary).map(Outcome::Status),
             // The thread that owns the connection sends the data that follow this answer.
             Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
             Request::Capture { .. } => Ok(Outcome::Capturing {}),

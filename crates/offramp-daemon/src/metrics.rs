@@ -167,7 +167,7 @@ fn write_before(stream: &mut impl Stream, bytes: &[u8], until: Instant) -> io::R
 }
 
 fn metrics(handler: &impl Handler) -> io::Result<String> {
-    match handler.answer(Request::Show { version: VERSION, port: None }, None) {
+    match handler.answer(Request::Show { version: VERSION, port: None, summary: false }, None) {
         Answer { outcome: Outcome::Status(status), .. } => Ok(encode::text(&status, kernel())),
         Answer { .. } => Err(io::Error::other("nothing to show")),
     }

@@ -8,10 +8,10 @@ use super::switch::RunningSwitch;
 use super::touched::{Mapping, bytes_at};
 use crate::schema::moderation::gap_usecs;
 use crate::schema::{
-    FeatureStatus, FloodStatus, HostStatus, Limit, Moderation, PortStatus, QueueStatus, ReservedStatus, STATIONS_MAX,
-    StationStatus, SwitchStatus, WaitsFor, WireLost, lost_frames,
+    Counts, DirectionStatus, FeatureStatus, FloodStatus, HostStatus, Limit, Moderation, PortStatus, QueueStatus,
+    ReservedStatus, STATIONS_MAX, StationStatus, SwitchStatus, WaitsFor, WireLost, lost_frames,
 };
-use offramp_adapter::stats::{Loss, QueueStats};
+use offramp_adapter::stats::{Direction, Loss, QueueStats};
 use offramp_adapter::switch::{StationList, reserved_address};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,13 +37,18 @@ pub fn switch_mtus(config: &Config) -> SwitchMtus<'_> {
     mtus
 }
 
-/// Returns the status of a port. `mappings` are the mappings of guests' memory; `None` if the kernel provides no list.
-pub fn port_status(
-    port: &Port,
-    config: &PortConfig,
-    mtus: &SwitchMtus<'_>,
-    mappings: Option<&[Mapping]>,
-) -> PortStatus {
+/// The content of a port's status.
+#[derive(Debug)]
+pub enum Detail {
+    /// Names, states, features in use, losses that occurred, and rates.
+    Summary,
+    /// Everything, with the mappings of guests' memory; `None` if the kernel provides no list of mappings.
+    Full(Option<Vec<Mapping>>),
+}
+
+/// Returns the status of a port.
+pub fn port_status(port: &Port, config: &PortConfig, mtus: &SwitchMtus<'_>, detail: &Detail) -> PortStatus {
+    let is_full = matches!(detail, Detail::Full(_));
     let moderation = port.control.moderation();
     let of_switch = || match &config.wire {
         WireConfig::Switch(name) => mtus.get(&**name).copied(),
@@ -51,9 +56,15 @@ pub fn port_status(
     };
     let mut host = port.host.status();
     if let HostStatus::VhostUser(guest) = &mut host {
-        let places = port.with_guest(|guest| guest.status().memory_places).unwrap_or_default();
-        guest.memory_touched_bytes = mappings.map(|mappings| bytes_at(mappings, &places));
+        match detail {
+            Detail::Summary => guest.counters = Counts::default(),
+            Detail::Full(mappings) => {
+                let places = port.with_guest(|guest| guest.status().memory_places).unwrap_or_default();
+                guest.memory_touched_bytes = mappings.as_ref().map(|mappings| bytes_at(mappings, &places));
+            }
+        }
     }
+    let states = FeatureStates::of(port);
     PortStatus {
         name: port.name.clone(),
         host,
@@ -65,18 +76,20 @@ pub fn port_status(
         vlan: config.security.vlans.untagged(),
         vlans: config.security.vlans.tagged().iter().map(vlans_text).collect(),
         rx_usecs: gap_usecs(&moderation),
-        moderation: Some(Moderation::from(moderation)),
-        limit: Some(Limit(port.control.limits())),
+        moderation: is_full.then(|| Moderation::from(moderation)),
+        limit: is_full.then(|| Limit(port.control.limits())),
         link: Some(port.control.is_link_on()),
         cpus: config.cpus.clone(),
-        ipsec: Some(port.ipsec_status()),
-        features: FeatureStates::of(port).list(Offloads::all()),
+        ipsec: is_full.then(|| port.ipsec_status()),
+        features: states.list(if is_full { Offloads::all() } else { states.in_use }),
         queue_pairs: Some(port.queue_pairs),
         queues: port
             .queues
             .iter()
             .enumerate()
-            .filter_map(|(index, queue)| Some(queue_status(port, index, queue, port.control.queues().get(index)?)))
+            .filter_map(|(index, queue)| {
+                Some(queue_status(port, index, queue, port.control.queues().get(index)?, is_full))
+            })
             .collect(),
     }
 }
@@ -149,15 +162,23 @@ impl FeatureStates {
     }
 }
 
-fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) -> QueueStatus {
+fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats, is_full: bool) -> QueueStatus {
     let [transmit, receive] = port.rates.of(index);
+    let counted = |direction: &Direction| {
+        if is_full {
+            return direction.into();
+        }
+        let lost = Loss::ALL.iter().map(|&reason| (reason, direction.lost(reason))).filter(|(_, count)| *count > 0);
+        let lost = lost.map(|(reason, count)| (reason.name().to_owned(), count)).collect();
+        DirectionStatus { lost, ..DirectionStatus::default() }
+    };
     let mut status = QueueStatus {
         index,
         running: queue.mark.ended().is_none() && queue.worker.is_running() && port.is_open(),
         stalled: queue.mark.stall(),
         thread: queue.worker.thread_id(),
-        transmit: (&stats.transmit).into(),
-        receive: (&stats.receive).into(),
+        transmit: counted(&stats.transmit),
+        receive: counted(&stats.receive),
     };
     (status.transmit.rates, status.receive.rates) = (transmit, receive);
     status

@@ -8,7 +8,7 @@ pub use table::{ipsec_lines, waits_text};
 
 use crate::control::Control;
 use crate::exit::{SETUP, fail};
-use offramp_daemon::control::client::{ClientError, ask};
+use offramp_daemon::control::client::{self, ClientError};
 use offramp_daemon::schema::{DirectionStatus, Outcome, Rates, Request, Status, VERSION};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -78,7 +78,7 @@ fn show(args: &Args) -> Result<(), ClientError> {
     let control = &args.control.path()?;
     let is_screen = args.watch && !args.json && io::stdout().is_terminal();
     let interval = args.interval.filter(|interval| *interval > 0.0);
-    let mut status = ask_status(control, args.name.as_ref())?;
+    let mut status = ask(args, control)?;
     if let Some(seconds) = interval.filter(|_| !args.watch) {
         status = status_after(args, control, &status, seconds)?;
     }
@@ -96,7 +96,7 @@ fn show(args: &Args) -> Result<(), ClientError> {
             Some(seconds) => status_after(args, control, &status, seconds)?,
             None => {
                 thread::sleep(Duration::from_secs_f64(WATCH_SECONDS));
-                ask_status(control, args.name.as_ref())?
+                ask(args, control)?
             }
         };
     }
@@ -105,7 +105,7 @@ fn show(args: &Args) -> Result<(), ClientError> {
 /// Requests the status after `seconds`, with the rates since `before`.
 fn status_after(args: &Args, control: &Path, before: &Status, seconds: f64) -> Result<Status, ClientError> {
     thread::sleep(Duration::from_secs_f64(seconds));
-    let mut status = ask_status(control, args.name.as_ref())?;
+    let mut status = ask(args, control)?;
     add_rates(&mut status, before);
     Ok(status)
 }
@@ -129,7 +129,25 @@ fn text(args: &Args, status: &Status) -> String {
 /// # Errors
 /// Returns an error if no daemon answers, or the daemon refuses the request.
 pub fn ask_status(control: &Path, name: Option<&String>) -> Result<Status, ClientError> {
-    match ask(control, &Request::Show { version: VERSION, port: name.cloned() })? {
+    request_status(control, &Request::Show { version: VERSION, port: name.cloned(), summary: false })
+}
+
+/// Requests what `args` need: a summary for the overview, except to measure rates from counters. A daemon that knows
+/// no summary sends everything.
+fn ask(args: &Args, control: &Path) -> Result<Status, ClientError> {
+    let has_interval = args.interval.is_some_and(|interval| interval > 0.0);
+    if args.name.is_none() && !args.json && !has_interval {
+        let request = Request::Show { version: VERSION, port: None, summary: true };
+        match request_status(control, &request) {
+            Err(ClientError::Refused(_)) => {}
+            answered => return answered,
+        }
+    }
+    ask_status(control, args.name.as_ref())
+}
+
+fn request_status(control: &Path, request: &Request) -> Result<Status, ClientError> {
+    match client::ask(control, request)? {
         Outcome::Status(status) => Ok(status),
         _ => Err(ClientError::Unexpected(control.to_owned())),
     }

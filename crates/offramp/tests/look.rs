@@ -293,7 +293,7 @@ fn monitor_and_the_log_have_each_set_with_its_user_and_monitor_names_the_end() {
     for words in [
         "port \"a\": set tso4 off: done",
         "port \"b\": set link off: done",
-        "port \"b\": set limit tx_frames_per_second=1000",
+        "port \"b\": set limit tx_frames_per_second 1000: done",
         "port \"b\": set moderation ",
         "offramp: uid 0, process ",
     ] {

@@ -1,7 +1,7 @@
 //! The client of the control protocol: sends one request and reads one answer.
 
 use super::directory::DirectoryError;
-use super::line::{Lines, Peer};
+use super::line::Lines;
 use super::{ANSWER_LEN_MAX, LINE_TIME_MAX, REQUEST_LEN_MAX};
 use crate::schema::{Answer, Outcome, Request, VERSION};
 use std::io::{self, Read};
@@ -107,10 +107,13 @@ impl Subscription {
         Ok(Some(serde_json::from_slice::<Answer>(&line)?.outcome))
     }
 
-    /// Returns whether the daemon of this connection still accepts clients.
+    /// Returns whether the daemon of this connection still answers.
     pub fn is_daemon_alive(&self) -> bool {
-        let now = UnixStream::connect(&self.path).ok().and_then(|stream| Peer::of(&stream));
-        now.is_some() && now == self.lines.peer()
+        let Ok(stream) = UnixStream::connect(&self.path) else { return false };
+        let mut lines = Lines::new(stream, ANSWER_LEN_MAX);
+        // No port has an empty name, so the answer is short. A killed daemon may still accept, but does not answer.
+        let request = Request::Show { version: VERSION, port: Some(String::new()), summary: false };
+        lines.peer().is_some_and(|peer| self.lines.peer() == Some(peer)) && exchange(&mut lines, &request).is_ok()
     }
 
     /// Returns a reader of all data after the first answer.

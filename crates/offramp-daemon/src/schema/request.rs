@@ -25,6 +25,9 @@ pub enum Request {
         /// switch's ports and stations.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
+        /// Leaves out everything that an overview does not need, so that the answer for hundreds of ports is short.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        summary: bool,
     },
     /// Subscribes to all later events until the connection ends.
     Monitor {

@@ -205,7 +205,7 @@ fn the_document_names_every_field_and_every_word_of_the_protocol() {
     let (features, moderation, limit) = (BTreeMap::new(), Some(moderation()), Some(Limit::default()));
     let link = Some(false);
     let set = Request::Set { version: VERSION, port: "a".into(), features, moderation, limit, link };
-    let show = Request::Show { version: VERSION, port: None };
+    let show = Request::Show { version: VERSION, port: None, summary: true };
     // The field is omitted while it is empty.
     found.push("features".to_owned());
     found.extend(KEYS.iter().map(|(key, ..)| (*key).to_owned()));
