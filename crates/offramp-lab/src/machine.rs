@@ -21,13 +21,14 @@ pub fn describe_device() -> Machine {
         host_cpus: cpu::online(),
         cpu_split: "All busy time of this machine counts as the host's; the adapter has its own processor, or none."
             .to_owned(),
-        ..describe(&Placement { host_cpus: Vec::new(), adapter_cpus: Vec::new(), server_cpus: None }, Ok(()))
+        ..describe(&Placement { host_cpus: Vec::new(), adapter_cpus: Vec::new(), server_cpus: None }, None)
     }
 }
 
-/// Describes this machine, and how the processor time of hosts and adapters is separated. `rps` has the reason if the
-/// hosts' receive work cannot be moved to the hosts' processors ([`Rig::rps`](offramp_testbed::rig::Rig::rps)).
-pub fn describe(placement: &Placement, rps: Result<(), &str>) -> Machine {
+/// Describes this machine, and how the processor time of hosts and adapters is separated. `without_rps` is the
+/// reason if the hosts' receive work cannot be moved to the hosts' processors
+/// ([`Rig::without_rps`](offramp_testbed::rig::Rig::without_rps)).
+pub fn describe(placement: &Placement, without_rps: Option<&str>) -> Machine {
     Machine {
         kernel: nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default(),
         processor: processor().unwrap_or_else(|| "unknown".to_owned()),
@@ -35,8 +36,8 @@ pub fn describe(placement: &Placement, rps: Result<(), &str>) -> Machine {
         checksum_kernel: checksum::kernel_name().to_owned(),
         host_cpus: placement.host_cpus.clone(),
         adapter_cpus: placement.adapter_cpus.clone(),
-        cpu_split: split(placement, rps),
-        without_rps: rps.err().map(str::to_owned),
+        cpu_split: split(placement, without_rps),
+        without_rps: without_rps.map(str::to_owned),
         other_programs: None,
         line_distance_ns: None,
         guest: None,
@@ -72,7 +73,7 @@ pub fn describe_with_guest(placement: &Placement, guests: &Guests) -> Machine {
             placement.host_cpus, placement.adapter_cpus
         ),
         guest: describe_guest(guests),
-        ..describe(placement, Ok(()))
+        ..describe(placement, None)
     }
 }
 
@@ -113,15 +114,15 @@ fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-fn split(placement: &Placement, rps: Result<(), &str>) -> String {
+fn split(placement: &Placement, without_rps: Option<&str>) -> String {
     let Placement { host_cpus, adapter_cpus, .. } = placement;
-    match (placement.is_apart(), rps) {
-        (true, Ok(())) => format!(
+    match (placement.is_apart(), without_rps) {
+        (true, None) => format!(
             "Hosts (programs, sockets, receive work moved there by RPS) on processors {host_cpus:?}: all their busy \
              time. Adapters on processors {adapter_cpus:?}: the time of their threads, copies in and out of the \
              hosts included."
         ),
-        (true, Err(reason)) => format!(
+        (true, Some(reason)) => format!(
             "Hosts' programs on processors {host_cpus:?}, adapters on processors {adapter_cpus:?}. The hosts' receive \
              work was not moved to the hosts' processors (RPS: {reason}). It runs inside the adapters' writes and \
              counts as adapter time. All other busy time counts as the hosts', that of other programs included."

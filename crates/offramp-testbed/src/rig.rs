@@ -58,7 +58,7 @@ pub struct Rig {
     hosts: [NetNs; 2],
     config: RigConfig,
     /// Why the hosts' receive work could not be moved to the hosts' processors, if it was not.
-    rps: Result<(), String>,
+    without_rps: Option<String>,
 }
 
 impl Rig {
@@ -84,7 +84,7 @@ impl Rig {
         for (side, host) in hosts.iter().enumerate() {
             host.run(|| set_up_host(config, side))??;
         }
-        let rps = steer(&hosts, config);
+        let without_rps = steer(&hosts, config).err();
         let controls = [PortControl::new(&adapter), PortControl::new(&adapter)];
         let mut rig = Self {
             workers: Vec::new(),
@@ -96,7 +96,7 @@ impl Rig {
             controls,
             hosts,
             config: config.clone(),
-            rps,
+            without_rps,
         };
         rig.start_esp()?;
         rig.start_between(&adapter)?;
@@ -221,12 +221,12 @@ impl Rig {
 
     /// Returns whether the hosts' receive work runs on the hosts' processors.
     pub fn has_rps(&self) -> bool {
-        self.rps.is_ok()
+        self.without_rps.is_none()
     }
 
     /// Returns the reason if the hosts' receive work does not run on the hosts' processors.
-    pub fn rps(&self) -> Result<(), &str> {
-        self.rps.as_ref().copied().map_err(String::as_str)
+    pub fn without_rps(&self) -> Option<&str> {
+        self.without_rps.as_deref()
     }
 
     /// Returns the number of packets that the hosts' programs could not encrypt, decrypt or deliver.

@@ -87,6 +87,43 @@ fn the_experiments_are_listed_with_their_claims() {
 }
 
 #[test]
+fn the_columns_of_the_list_are_aligned_for_the_longest_name() {
+    let text = String::from_utf8(offramp(&["lab", "--list"]).stdout).unwrap();
+    let start = |name: &str, question: &str| {
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name)).unwrap();
+        line.find(question).unwrap()
+    };
+    let first = start("lso", "What is large send");
+    assert_eq!(start("packet-memory-tcp", "What are card memory"), first);
+    assert_eq!(start("order", "What does it cost TCP"), first);
+    assert_eq!(start("rpc-size", "Which NFS reads"), first);
+}
+
+#[test]
+fn a_run_begins_with_the_load_ends_with_the_answer_and_keeps_the_previous_page() {
+    let page = page("twice");
+    let name = page.to_str().unwrap();
+    let args = ["lab", "--only", "tso-udp", "--repeats", "1", "--seconds", "0.05", "--html", name];
+    let output = offramp(&args);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.starts_with("Other programs used "), "{text}");
+    let (_, end) = text.split_once("What should I switch on here?\n").unwrap();
+    assert!(end.contains("not decided") && end.contains("tso-udp") && end.contains(name), "{text}");
+    assert!(!text.contains("published, and measured here") && !text.contains("previous page"), "{text}");
+    let progress = String::from_utf8(output.stderr).unwrap();
+    assert!(progress.contains("1/1 tso-udp, about "), "{progress}");
+
+    let text = String::from_utf8(offramp(&[&args[..], &["--claims"]].concat()).stdout).unwrap();
+    assert!(text.contains("linux-kernel mailing list, 2 September 2002\n"), "{text}");
+    let previous = page.with_extension("previous.html");
+    assert!(text.contains(&format!("the previous page: {}", previous.display())), "{text}");
+    for page in [page, previous] {
+        assert!(std::fs::read_to_string(&page).unwrap().contains("</html>"));
+        std::fs::remove_file(&page).unwrap();
+    }
+}
+
+#[test]
 fn a_group_runs_all_its_experiments_and_their_bounds_are_judged() {
     let page = page("moderation");
     let args = ["lab", "--only", "moderation", "--repeats", "2", "--seconds", "0.05", "--json", "--html"];

@@ -132,7 +132,7 @@ fn where_the_work_went(experiment: &Experiment) -> Option<String> {
         Change::Same => "total work is unchanged",
         Change::Undecided => "the interval does not decide whether total work changed by more than 5 %",
     };
-    let values = pair(&total).map_or_else(String::new, |pair| format!(", {pair}"));
+    let values = pair(&total).map_or_else(String::new, |pair| format!("; {pair}"));
     Some(format!(
         "Hosts and adapters together, {} against {}: {}\u{a0}× the CPU per GB (95\u{a0}%: {}{values}): {verdict}.",
         variant.name,

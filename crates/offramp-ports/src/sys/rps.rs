@@ -69,12 +69,12 @@ fn with_sysfs<T: Send>(ns: &NetNs, name: &str, f: impl FnOnce(&str) -> io::Resul
     })?
 }
 
-/// Returns the root of a new sysfs of the current namespace, which is mounted on no directory. A mount on `/sys` would
-/// need a private `/`, and the kernel refuses that (`EINVAL`) where `/` is no mount point, as in a chroot.
+/// Returns the root of a new sysfs of the current namespace, mounted on no directory. A mount on `/sys` would need a
+/// private `/`. In a chroot, `/` is no mount point, and the kernel refuses to make it private (`EINVAL`).
 fn open_sysfs() -> io::Result<OwnedFd> {
     // The owner of a new network namespace may mount a sysfs only in a mount namespace of its own.
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| SysError::new("making a mount namespace", e))?;
-    // SAFETY: the only pointer is to a constant string, which the kernel only reads.
+    // SAFETY: the only pointer is to a constant string, and the kernel only reads it.
     let context = descriptor(unsafe { libc::syscall(libc::SYS_fsopen, c"sysfs".as_ptr(), libc::FSOPEN_CLOEXEC) })?;
     let none = std::ptr::null::<libc::c_char>();
     // SAFETY: the command takes neither key nor value, so both pointers are null.
@@ -89,7 +89,7 @@ fn open_sysfs() -> io::Result<OwnedFd> {
 fn descriptor(result: libc::c_long) -> io::Result<OwnedFd> {
     let descriptor = Errno::result(result).map_err(|e| SysError::new("mounting a sysfs", e))?;
     let descriptor = RawFd::try_from(descriptor).expect("the kernel returns descriptors below 2^31");
-    // SAFETY: the system call returned a new descriptor, which nothing else owns.
+    // SAFETY: the system call returned a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 

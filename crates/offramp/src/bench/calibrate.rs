@@ -92,10 +92,10 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
             .ok_or_else(|| Failure::File("neither XDG_DATA_HOME nor HOME is set; use --out".to_owned()))?,
     };
     let before = CpuTimes::read().map_err(TestbedError::Io)?;
-    let (experiments, rps) = measure(args)?;
+    let (experiments, without_rps) = measure(args)?;
     let stolen_share = CpuTimes::read().map_err(TestbedError::Io)?.since(&before).stolen_share();
     let calibration = Calibration::of(&experiments)?;
-    let machine = machine::describe(&Placement::apart(), rps.as_ref().copied().map_err(String::as_str));
+    let machine = machine::describe(&Placement::apart(), without_rps.as_deref());
     let title = format!(
         "both hosts of the lab on one processor of this machine: {}, Linux {}",
         machine.processor, machine.kernel
@@ -122,13 +122,13 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn measure(args: &Args) -> Result<(Vec<Experiment>, Result<(), String>), TestbedError> {
+fn measure(args: &Args) -> Result<(Vec<Experiment>, Option<String>), TestbedError> {
     let stop = stop_flag()?;
     let settings = Settings { seconds: args.seconds, ..Settings::default() };
     let plans = plans(&settings);
     // Enter before any thread starts, because only a single-threaded process can enter a user namespace.
     privilege::enter()?;
-    let rps = Rig::start(&RigConfig::default())?.rps().map_err(str::to_owned);
+    let without_rps = Rig::start(&RigConfig::default())?.without_rps().map(str::to_owned);
     // A separate experiment measures requests, so omit round trips here.
     let bench = Bench { program: std::env::current_exe()?, rtt_time: Duration::ZERO, rtt_rounds: 0, stop: &stop };
     let repeats = usize::from(args.repeats);
@@ -141,7 +141,7 @@ fn measure(args: &Args) -> Result<(Vec<Experiment>, Result<(), String>), Testbed
         progress.step(&progress::Step { done, total, experiment: &plans[at].name, left_s });
     };
     let experiments = runner::run_together(&bench, &mut Stage::Namespaces, &plans, repeats, &mut on_sample)?;
-    Ok((experiments, rps))
+    Ok((experiments, without_rps))
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {

@@ -429,9 +429,12 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
     privilege::enter()?;
     let started = Instant::now();
     let busy_cpus = load_before(args)?;
-    let rps = match spec {
-        None => Rig::start(&RigConfig { host: args.host(), ..RigConfig::default() })?.rps().map_err(str::to_owned),
-        Some(_) => Ok(()),
+    let without_rps = match spec {
+        None => {
+            let rig = Rig::start(&RigConfig { host: args.host(), ..RigConfig::default() })?;
+            rig.without_rps().map(str::to_owned)
+        }
+        Some(_) => None,
     };
     let mut stage = spec.map_or(Stage::Namespaces, |spec| Stage::Guest(Box::new(Guests::new(spec, stop))));
     let (rtt_time, rtt_rounds) = args.round_trips();
@@ -442,7 +445,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
         return outcome;
     }
     let mut machine = match &stage {
-        Stage::Namespaces => machine::describe(&Placement::apart(), rps.as_ref().copied().map_err(String::as_str)),
+        Stage::Namespaces => machine::describe(&Placement::apart(), without_rps.as_deref()),
         Stage::Guest(guests) => machine::describe_with_guest(&Placement::apart(), guests),
     };
     // End the guests before writing the page.

@@ -145,6 +145,7 @@ mod tests {
             ci95,
             significant: ci95[0] > 1.0 || ci95[1] < 1.0,
             rounds: 5,
+            pair: None,
         };
         let text = String::new;
         Experiment {
