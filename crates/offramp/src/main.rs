@@ -20,12 +20,12 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// The version with the commit, set in a build by `tools/release`.
-const VERSION: Option<&str> = option_env!("OFFRAMP_VERSION");
+/// The version with the commit, set by `build.rs` or by `tools/release`.
+const VERSION: &str = env!("OFFRAMP_VERSION");
 
 /// A network adapter in software for Linux, and an honest figure for the worth of each offload.
 #[derive(Parser)]
-#[command(version = VERSION.unwrap_or(env!("CARGO_PKG_VERSION")), propagate_version = true, max_term_width = 100)]
+#[command(version = VERSION, propagate_version = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
