@@ -1,8 +1,9 @@
 //! `offramp man` and `offramp completions`, generated from the options.
 
 use crate::exit::{self, fail, print};
-use clap::Command;
+use clap::{Arg, Command};
 use clap_complete::Shell;
+use clap_mangen::Man;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,63 @@ pub fn man(args: &ManArgs, command: Command) -> ExitCode {
 
 fn write_man(directory: &Path, command: Command) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    clap_mangen::generate_to(without_help_commands(command), directory)
+    let mut command = without_help_commands(command);
+    command.build();
+    write_pages(&command, directory)
+}
+
+/// Writes the page of a command, and the pages of its subcommands.
+fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
+    command.get_subcommands().filter(|one| !one.is_hide_set()).try_for_each(|one| write_pages(one, directory))?;
+    let man = Man::new(command.clone().override_usage(synopsis(command)));
+    fs::write(directory.join(man.get_filename()), page(&man, command)?)
+}
+
+/// Renders a page as [`Man::render`] does, except that the examples keep their lines.
+fn page(man: &Man, command: &Command) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if let Some(notes) = command.get_after_long_help().or(command.get_after_help()) {
+        let notes = notes.to_string();
+        let (title, lines) = notes.strip_prefix("Examples:\n").map_or(("NOTES", &*notes), |rest| ("EXAMPLES", rest));
+        page.extend(format!(".SH {title}\n.nf\n").bytes());
+        lines.lines().for_each(|line| page.extend(literal(line).bytes()));
+        page.extend(b".fi\n");
+    }
+    man.render_version_section(&mut page)?;
+    Ok(page)
+}
+
+/// Returns a line that roff prints unchanged (groff(7)).
+fn literal(line: &str) -> String {
+    let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+    // A line that starts with a dot is a request.
+    let guard = if line.starts_with('.') { "\\&" } else { "" };
+    format!("{guard}{line}\n")
+}
+
+/// Returns the synopsis of a command, with the values of its options.
+fn synopsis(command: &Command) -> String {
+    let required: Vec<_> = command.get_groups().filter(|group| group.is_required_set()).collect();
+    let has_group = |arg: &&Arg| required.iter().any(|group| group.get_args().any(|id| id == arg.get_id()));
+    let (grouped, alone): (Vec<&Arg>, Vec<&Arg>) =
+        command.get_arguments().filter(|arg| !arg.is_hide_set()).partition(has_group);
+    let (positional, options): (Vec<&Arg>, Vec<&Arg>) = alone.into_iter().partition(|arg| arg.is_positional());
+    let option = |arg: &Arg| if arg.is_required_set() { arg.to_string() } else { format!("[{arg}]") };
+    let choice = grouped.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | ");
+    let words = [command.get_bin_name().unwrap_or(NAME).to_owned()].into_iter();
+    let words = words.chain(options.into_iter().map(option));
+    let words = words.chain((!choice.is_empty()).then(|| format!("{{{choice}}}")));
+    let words = words.chain(positional.into_iter().map(ToString::to_string));
+    let words = words.chain(command.has_subcommands().then(|| "COMMAND".to_owned()));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Runs `offramp completions`.
@@ -68,6 +125,35 @@ mod tests {
         assert!(has("offramp.1") && has("offramp-up.1") && has("offramp-port-add.1") && has("offramp-man.1"));
         assert!(!has("offramp-help.1") && !has("offramp-port-help.1"));
         fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_man_page_has_the_lines_of_the_examples_and_the_values_of_the_options() {
+        let mut command = without_help_commands(crate::Cli::command());
+        command.build();
+        let text = |path: &[&str]| {
+            let command = path.iter().fold(&command, |command, name| command.find_subcommand(name).unwrap());
+            let man = Man::new(command.clone().override_usage(synopsis(command)));
+            (String::from_utf8(page(&man, command).unwrap()).unwrap().replace("\\-", "-"), command.clone())
+        };
+        for path in [&["set"][..], &["port", "add"], &["capture"], &["sa"], &["completions"]] {
+            let (page, command) = text(path);
+            let (_, notes) = page.split_once("\n.nf\n").unwrap();
+            let (notes, _) = notes.split_once("\n.fi\n").unwrap();
+            let help = command.get_after_help().unwrap().to_string();
+            let notes = notes.replace("\\(aq", "'").replace("\\e", "\\");
+            assert_eq!(notes, help.strip_prefix("Examples:\n").unwrap_or(&help), "{path:?}");
+        }
+        let (page, _) = text(&["show"]);
+        assert!(page.contains(" [--interval <SECS>] ") && page.contains("[PORT]"), "{page}");
+        let (page, _) = text(&["port", "add"]);
+        assert!(page.contains("[--control <SOCKET>]") && page.contains(" <FILE>"), "{page}");
+    }
+
+    #[test]
+    fn a_line_of_an_example_is_no_request() {
+        assert_eq!(literal(".so x"), "\\&.so x\n");
+        assert_eq!(literal("'a' \\ --b"), "\\(aqa\\(aq \\e \\-\\-b\n");
     }
 
     #[test]
