@@ -16,7 +16,7 @@ use super::switch::RunningSwitch;
 use crate::schema::{Difference, EventKind, RefusalCode, unknown};
 use offramp_adapter::ipsec::{KeyRegistry, SaChange};
 use offramp_adapter::pair::PreparedIpsec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::io;
 use std::mem::take;
@@ -78,11 +78,9 @@ impl Daemon {
     }
 
     fn add(&self, source: &str, toml: &str) -> Outcome {
-        let mut target = self.state().config.clone();
-        let added = target.parse_added(Path::new(source), toml).map_err(wrong)?;
-        target.ports.extend(added.ports);
-        target.switches.extend(added.switches);
-        let difference = self.apply(&target, Vec::new())?;
+        let running = self.state().config.clone();
+        let target = running.parse_added(Path::new(source), toml).map_err(wrong)?;
+        let difference = self.apply(target, Vec::new())?;
         let mut state = self.state();
         state.of_clients.ports.extend_from_slice(&difference.added.ports);
         state.of_clients.switches.extend_from_slice(&difference.added.switches);
@@ -104,7 +102,7 @@ impl Daemon {
         if let Some(message) = target.loose_end() {
             return Err(wrong(message));
         }
-        self.apply(&target, Vec::new())
+        self.apply(target, Vec::new())
     }
 
     fn reload(&self) -> Outcome {
@@ -131,26 +129,22 @@ impl Daemon {
             return Err(wrong(message));
         }
         let kept = kept(&self.state(), &target, &self.threads().keys).map_err(wrong)?;
-        let difference = self.apply(&target, kept)?;
+        let difference = self.apply(target, kept)?;
         others.retain_own(&mut self.state().of_clients);
         Ok(difference)
     }
 
     /// Makes `target` the running configuration, or changes nothing. `kept` lists the ports in both the running
     /// configuration and `target`, with their changes.
-    fn apply(&self, target: &Config, kept: Vec<Kept>) -> Outcome {
+    fn apply(&self, target: Config, kept: Vec<Kept>) -> Outcome {
         let threads = self.threads();
-        let running = self.state().config.clone();
-        let names: BTreeSet<&str> = running.ports.iter().map(|port| &*port.name).collect();
-        let added = target.ports.iter().filter(|new| !names.contains(&*new.name));
-        let added: Vec<PortConfig> = added.cloned().collect();
-        let places: BTreeMap<&str, usize> = target.ports.iter().map(|port| &*port.name).zip(0..).collect();
+        let (added, new_switches) = self.state().config.lacks(&target);
+        let places: HashMap<String, usize> = target.ports.iter().map(|port| port.name.clone()).zip(0..).collect();
         added.iter().try_for_each(|port| self.may_open(port)).map_err(wrong)?;
         let not_opened = |error: BuildError| (RefusalCode::NotOpened, error.to_string());
         let mut opened = open(&added, Devices::none(added.len()), threads).map_err(not_opened)?;
-        let new_switches = target.switches.iter().filter(|new| !running.has_switch(&new.name));
-        let new_switches = new_switches.map(|switch| RunningSwitch::start(switch, &added, &mut opened, threads));
-        let new_switches = new_switches.collect::<Result<Vec<_>, _>>().map_err(not_opened)?;
+        let start = |switch| RunningSwitch::start(switch, &added, &mut opened, threads);
+        let started = new_switches.iter().map(start).collect::<Result<Vec<_>, _>>().map_err(not_opened)?;
 
         let mut state = self.state();
         change_kept(&kept).map_err(|message| (RefusalCode::HostRefused, message))?;
@@ -161,10 +155,10 @@ impl Daemon {
         let (stay, gone_switches): (_, Vec<_>) =
             take(&mut state.switches).into_iter().partition(|switch| target.has_switch(&switch.name));
         state.switches = stay;
-        state.switches.extend(new_switches);
-        state.config = target.clone();
-        state.config.ports.retain(|port| names.contains(&*port.name));
+        state.switches.extend(started);
         target.retain_own(&mut state.of_clients);
+        state.config = target;
+        state.config.ports.retain(|port| !added.iter().any(|added| added.name == port.name));
         drop(state);
         drop(kept);
 
@@ -187,14 +181,13 @@ impl Daemon {
             Arc::make_mut(&mut state.ports).push(Arc::new(port));
             state.config.ports.push(config.clone());
         }
-        Arc::make_mut(&mut state.ports).sort_by_key(|port| places.get(&*port.name));
-        state.config.ports.sort_by_key(|port| places.get(&*port.name));
+        Arc::make_mut(&mut state.ports).sort_by_cached_key(|port| places.get(&*port.name));
+        state.config.ports.sort_by_cached_key(|port| places.get(&*port.name));
         state.switches.iter().for_each(|switch| switch.place(&state.config.ports));
+        let mismatches = added.iter().filter_map(|port| state.config.mtu_mismatch(port));
+        mismatches.for_each(|mismatch| log!("offramp: {mismatch}"));
         difference.added.ports = added.into_iter().map(|port| port.name).collect();
-        let of_added = |(port, _): &(&str, String)| difference.added.ports.iter().any(|added| added == port);
-        target.mtu_mismatches().filter(of_added).for_each(|(_, mismatch)| log!("offramp: {mismatch}"));
-        let new = target.switches.iter().filter(|switch| !running.has_switch(&switch.name));
-        difference.added.switches = new.map(|switch| switch.name.clone()).collect();
+        difference.added.switches = new_switches.into_iter().map(|switch| switch.name).collect();
         Ok(difference)
     }
 
@@ -240,7 +233,7 @@ struct Kept {
 /// `target`.
 fn kept(state: &State, target: &Config, keys: &KeyRegistry) -> Result<Vec<Kept>, String> {
     let mut kept = Vec::new();
-    let named: BTreeMap<&str, &PortConfig> = target.ports.iter().map(|port| (&*port.name, port)).collect();
+    let named: HashMap<&str, &PortConfig> = target.ports.iter().map(|port| (&*port.name, port)).collect();
     for (port, old) in state.ports.iter().zip(&state.config.ports) {
         let Some(&new) = named.get(&*old.name) else { continue };
         if let Some(key) = fixed_key(old, new) {

@@ -26,7 +26,7 @@ impl Config {
         let text = read(file)?;
         // The file must also be valid without `others`, because a restarted daemon reads only the file.
         Self::parse(file, &text)?;
-        Self::parse_beside(file, &text, others, None)
+        Self::parse_beside(file, &text, others.clone(), None).map(|(own, _)| own)
     }
 
     /// Checks the text of a file.
@@ -34,25 +34,30 @@ impl Config {
     /// # Errors
     /// Fails as [`Config::load`] does.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        Self::parse_beside(file, text, &Self::default(), None)
+        Self::parse_beside(file, text, Self::default(), None).map(|(own, _)| own)
     }
 
     /// Checks ports and switches added by a client to a daemon with the configuration `self`. Error messages name the
-    /// text `source`. Returns only the new ports and switches.
+    /// text `source`. Returns the configuration with the new ports and switches.
     ///
     /// # Errors
     /// Fails as [`Config::load`] does.
-    pub(crate) fn parse_added(&self, source: &Path, text: &str) -> Result<Self, ConfigError> {
-        Self::parse_beside(source, text, self, Some(&self.daemon))
+    pub(crate) fn parse_added(self, source: &Path, text: &str) -> Result<Self, ConfigError> {
+        let daemon = self.daemon.clone();
+        let (added, mut all) = Self::parse_beside(source, text, self, Some(&daemon))?;
+        all.ports.extend(added.ports);
+        all.switches.extend(added.switches);
+        Ok(all)
     }
 
-    /// Parses a text together with `others`. `client_of` is the daemon's configuration if a client sent the text.
+    /// Parses a text together with `others`. `client_of` is the daemon's configuration if a client sent the text. Returns
+    /// the text's ports and switches, and the unchanged others.
     fn parse_beside(
         file: &Path,
         text: &str,
-        others: &Self,
+        others: Self,
         client_of: Option<&DaemonConfig>,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<(Self, Self), ConfigError> {
         let check = Check(Place::new(file, text), Path::new(""));
         let written: file::File = toml::from_str(text).map_err(|error| check.0.refused(&error))?;
         let tables = DeTable::parse(text).map_err(|error| check.0.refused(&error))?;
@@ -69,20 +74,20 @@ impl Config {
             None => check.daemon(written.daemon.as_ref().map_or(&file::Daemon::default(), Spanned::as_ref))?,
         };
         let check = Check(check.0, daemon.directory());
-        let mut switches = others.switches.clone();
+        let Self { mut ports, mut switches, .. } = others;
+        let (other_ports, other_switches) = (ports.len(), switches.len());
         for switch in &written.switch {
             switches.push(check.switch(switch)?);
         }
         let directory = file.parent().unwrap_or(Path::new(""));
-        let mut ports = others.ports.clone();
         for (port, table) in written.port.iter().zip(tables.as_ref().get("port").into_iter().flat_map(tables_of)) {
             ports.push(check.port(port, table, written.faults.as_ref(), directory, &daemon)?);
         }
         let names = written.port.iter().map(|port| &port.as_ref().name);
-        check.names_are_unique("port", names, others.ports.iter().map(|port| &*port.name))?;
+        check.names_are_unique("port", names, ports[..other_ports].iter().map(|port| &*port.name))?;
         let names = written.switch.iter().map(|switch| &switch.as_ref().name);
-        check.names_are_unique("switch", names, others.switches.iter().map(|switch| &*switch.name))?;
-        for (port, written) in ports[others.ports.len()..].iter().zip(&written.port) {
+        check.names_are_unique("switch", names, switches[..other_switches].iter().map(|switch| &*switch.name))?;
+        for (port, written) in ports[other_ports..].iter().zip(&written.port) {
             check.wire_leads_somewhere(port, written, &ports, &switches)?;
         }
         check.ports_share_no_key(&ports, &written.port)?;
@@ -91,8 +96,8 @@ impl Config {
         check.switches_have_room(&ports, &switches, &written.switch)?;
         let keys = written.port.iter().flat_map(|port| &port.as_ref().sa);
         let key_files = keys.filter_map(|sa| Some(directory.join(sa.as_ref().key_file.as_ref()?))).collect();
-        let (ports, switches) = (ports.split_off(others.ports.len()), switches.split_off(others.switches.len()));
-        Ok(Self { daemon, ports, switches, key_files })
+        let own = (ports.split_off(other_ports), switches.split_off(other_switches));
+        Ok((Self { daemon, ports: own.0, switches: own.1, key_files }, Self { ports, switches, ..others }))
     }
 }
 

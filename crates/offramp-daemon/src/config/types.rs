@@ -12,6 +12,7 @@ use offramp_adapter::switch::{LinkProtocols, UnknownUnicast};
 use offramp_offload::caps::Offloads;
 use offramp_offload::esp::SaConfig;
 use offramp_ports::worker::Polling;
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -51,9 +52,18 @@ impl Config {
         })
     }
 
+    /// Returns the ports and the switches of `target` whose names this configuration does not contain.
+    pub(crate) fn lacks(&self, target: &Self) -> (Vec<PortConfig>, Vec<SwitchConfig>) {
+        let names: HashSet<&str> = self.ports.iter().map(|port| &*port.name).collect();
+        let ports = target.ports.iter().filter(|port| !names.contains(&*port.name));
+        let switches = target.switches.iter().filter(|switch| !self.has_switch(&switch.name));
+        (ports.cloned().collect(), switches.cloned().collect())
+    }
+
     /// Removes from `names` the names that this configuration does not contain.
     pub(crate) fn retain_own(&self, names: &mut Names) {
-        names.ports.retain(|name| self.has_port(name));
+        let ports: HashSet<&str> = self.ports.iter().map(|port| &*port.name).collect();
+        names.ports.retain(|name| ports.contains(&**name));
         names.switches.retain(|name| self.has_switch(name));
     }
 

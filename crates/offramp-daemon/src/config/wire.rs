@@ -61,18 +61,15 @@ impl Config {
         self.ports.iter().filter(|other| other.is_on(switch)).min_by_key(|other| other.mtu)
     }
 
-    /// Returns a message for each port with a larger MTU than another port of its switch. On a cable, unequal MTUs are
+    /// Returns a message if the port has a larger MTU than another port of its switch. On a cable, unequal MTUs are
     /// refused. The MTU of an interface is checked when the interface is opened.
-    pub(crate) fn mtu_mismatches(&self) -> impl Iterator<Item = (&str, String)> {
-        self.ports.iter().filter_map(|port| {
-            let least = self.least_mtu_on_switch(port).filter(|least| least.mtu < port.mtu)?;
-            let mismatch = format!(
-                "port \"{}\": mtu {} exceeds the {} of port \"{}\" on the same switch; make them equal, or longer frames \
-                 are lost there (too_long)",
-                port.name, port.mtu, least.mtu, least.name
-            );
-            Some((&*port.name, mismatch))
-        })
+    pub(crate) fn mtu_mismatch(&self, port: &PortConfig) -> Option<String> {
+        let least = self.least_mtu_on_switch(port).filter(|least| least.mtu < port.mtu)?;
+        Some(format!(
+            "port \"{}\": mtu {} exceeds the {} of port \"{}\" on the same switch; make them equal, or longer frames are \
+             lost there (too_long)",
+            port.name, port.mtu, least.mtu, least.name
+        ))
     }
 }
 
@@ -116,8 +113,8 @@ mod tests {
         };
         let text = [port("a", 9000), port("b", 1500), port("c", 1500), "[[switch]]\nname = \"lan\"\n".to_owned()];
         let config = Config::parse("test.toml".as_ref(), &text.concat()).unwrap();
-        let named: Vec<_> = config.mtu_mismatches().collect();
-        let [("a", line)] = &named[..] else { panic!("{named:?}") };
+        let named: Vec<_> = config.ports.iter().filter_map(|port| config.mtu_mismatch(port)).collect();
+        let [line] = &named[..] else { panic!("{named:?}") };
         let expected = "port \"a\": mtu 9000 exceeds the 1500 of port \"b\" on the same switch; make them equal, or ";
         assert!(line.starts_with(expected), "{line}");
     }
