@@ -694,7 +694,7 @@ fn link_protocols_pass_a_switch_that_lists_them() {
     assert_eq!((config.switches[0].forward, config.switches[0].forward_reserved), (listed, 0));
     assert_eq!(parse(&file("")).unwrap().switches[0].forward, LinkProtocols::default());
     for (wrong, end) in
-        [("ldap", "did you mean \"lldp\"? There are: stp, lacp, eapol, lldp, ptp"), ("cdp", "There are: stp")]
+        [("lldb", "did you mean \"lldp\"? There are: stp, lacp, eapol, lldp, ptp"), ("cdp", "There are: stp")]
     {
         refused(&file(&format!("\"{wrong}\"")), 3, &format!("switch.forward: unknown protocol \"{wrong}\""));
         refused(&file(&format!("\"{wrong}\"")), 3, end);
