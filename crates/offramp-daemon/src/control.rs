@@ -9,7 +9,6 @@ pub(crate) mod server;
 pub(crate) mod socket;
 
 pub use directory::{DirectoryError, control_default, find_control};
-pub use pcapng::io_error;
 
 use std::time::Duration;
 

@@ -281,10 +281,10 @@ impl State {
 }
 
 impl Handler for Daemon {
-    fn capture(&self, port: &str, snaplen: u32) -> Result<Capture, Answer> {
+    fn capture(&self, port: &str, snaplen: u32, buffer_bytes: u64) -> Result<Capture, Answer> {
         let state = self.state();
         let captured = state.port(port)?;
-        let started = captured.capture.start(snaplen as usize);
+        let started = captured.capture.start(snaplen as usize, buffer_bytes as usize);
         captured.wake();
         started.ok_or_else(|| {
             let message =

@@ -205,7 +205,7 @@ mod tests {
             }))
         }
 
-        fn capture(&self, port: &str, _: u32) -> Result<Capture, Answer> {
+        fn capture(&self, port: &str, _: u32, _: u64) -> Result<Capture, Answer> {
             Err(Answer::refuse(RefusalCode::UnknownPort, port))
         }
 

@@ -36,7 +36,7 @@ pub use key::{KeyText, open_private};
 pub use limit::Limit;
 pub use moderation::Moderation;
 pub use names::{Difference, Names};
-pub use request::{Request, SNAPLEN_MAX, VERSION};
+pub use request::{CAPTURE_BUFFER, CAPTURE_BUFFER_DEFAULT, Request, SNAPLEN_MAX, VERSION};
 pub use sandbox::{SandboxLevel, SandboxStatus};
 pub(crate) use status::lost_frames;
 pub use status::{DirectionStatus, HistogramStatus, PortStatus, QueueStatus, Rates, Status, WireLost};

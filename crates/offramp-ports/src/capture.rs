@@ -1,8 +1,9 @@
 //! Captures of a running host's frames.
 //!
 //! Each queue of a port wraps its host in a [`Watched`]. Without a capture, the wrapper loads one counter per batch of
-//! a queue pair or, in a switch, per frame. During a capture, each frame is copied into a queue of bounded length. The
-//! data thread never waits for the reader. If the queue is full, the packet is missing from the capture, and counted.
+//! a queue pair or, in a switch, per frame. During a capture, the first bytes of each frame are copied into a queue of
+//! bounded size. The data thread never waits for the reader. If the queue is full, the packet is missing from the
+//! capture, and counted.
 
 use offramp_adapter::host_io::HostIo;
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -12,14 +13,12 @@ use offramp_adapter::stats::{Loss, QueueStats};
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation};
 use offramp_offload::sync::lock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
-/// Maximum number of packets queued for the reader of a capture.
-const PACKETS_MAX: usize = 8192;
-/// Maximum number of bytes queued for the reader: about 67 ms at 1 Gbit/s.
-const BYTES_MAX: usize = 8 << 20;
+/// Size of a queued packet in addition to its bytes: the queue's entry, and the allocator's header.
+const PACKET_OVERHEAD: usize = size_of::<Packet>() + 16;
 
 /// The direction of a packet, as seen by its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +73,10 @@ pub struct CapturePoint {
 /// The destination of captured packets.
 #[derive(Debug)]
 struct Sink {
-    packets: SyncSender<Packet>,
+    packets: Sender<Packet>,
     snaplen: usize,
+    /// Maximum number of bytes queued for the reader.
+    bytes_max: usize,
     waiting: Arc<Waiting>,
 }
 
@@ -95,16 +96,16 @@ pub struct Capture {
 }
 
 impl CapturePoint {
-    /// Captures the first `snaplen` bytes of each packet, starting with the next batch. Returns `None` if another
-    /// capture is running.
-    pub fn start(self: &Arc<Self>, snaplen: usize) -> Option<Capture> {
+    /// Captures the first `snaplen` bytes of each packet, starting with the next batch. At most `bytes_max` bytes wait
+    /// for the reader. Returns `None` if another capture is running.
+    pub fn start(self: &Arc<Self>, snaplen: usize, bytes_max: usize) -> Option<Capture> {
         let mut sink = lock(&self.sink);
         if sink.is_some() {
             return None;
         }
-        let (sender, packets) = sync_channel(PACKETS_MAX);
+        let (sender, packets) = channel();
         let waiting = Arc::new(Waiting::default());
-        *sink = Some(Arc::new(Sink { packets: sender, snaplen, waiting: Arc::clone(&waiting) }));
+        *sink = Some(Arc::new(Sink { packets: sender, snaplen, bytes_max, waiting: Arc::clone(&waiting) }));
         self.changes.fetch_add(1, Ordering::Release);
         Some(Capture { packets, waiting, point: Arc::downgrade(self) })
     }
@@ -117,7 +118,7 @@ impl Capture {
     /// Returns an error if no packet arrived within `time`, or the port is gone.
     pub fn next(&self, time: Duration) -> Result<Packet, RecvTimeoutError> {
         let packet = self.packets.recv_timeout(time)?;
-        self.waiting.bytes.fetch_sub(packet.data.len(), Ordering::Relaxed);
+        self.waiting.bytes.fetch_sub(packet.data.len() + PACKET_OVERHEAD, Ordering::Relaxed);
         Ok(packet)
     }
 
@@ -149,9 +150,10 @@ impl Sink {
     /// Returns a copy of a packet, or `None` if the queue is full.
     fn copy(&self, way: Way, queue: usize, vnet: Vnet, frame: &[u8], len: usize) -> Option<Packet> {
         let data = &frame[..frame.len().min(self.snaplen)];
-        let bytes = self.waiting.bytes.fetch_add(data.len(), Ordering::Relaxed);
-        if bytes + data.len() > BYTES_MAX {
-            self.waiting.bytes.fetch_sub(data.len(), Ordering::Relaxed);
+        let len_queued = data.len() + PACKET_OVERHEAD;
+        let bytes = self.waiting.bytes.fetch_add(len_queued, Ordering::Relaxed);
+        if bytes + len_queued > self.bytes_max {
+            self.waiting.bytes.fetch_sub(len_queued, Ordering::Relaxed);
             self.waiting.missed.fetch_add(1, Ordering::Relaxed);
             return None;
         }
@@ -161,10 +163,8 @@ impl Sink {
 
     fn send(&self, mut packet: Packet) {
         packet.missed = self.waiting.missed.swap(0, Ordering::Relaxed);
-        if let Err(TrySendError::Full(packet) | TrySendError::Disconnected(packet)) = self.packets.try_send(packet) {
-            self.waiting.bytes.fetch_sub(packet.data.len(), Ordering::Relaxed);
-            self.waiting.missed.fetch_add(packet.missed + 1, Ordering::Relaxed);
-        }
+        // Sending fails only after the end of the capture.
+        let _ = self.packets.send(packet);
     }
 }
 
@@ -182,6 +182,9 @@ pub struct Watched<H> {
     watch: Option<Watch>,
 }
 
+/// A number of lost frames for each [`Loss`].
+type LostFrames = [u64; Loss::ALL.len()];
+
 #[derive(Debug)]
 struct Watch {
     sink: Arc<Sink>,
@@ -190,7 +193,7 @@ struct Watch {
     /// The last frame sent by the host. Whether this frame is lost is known when the next frame is fetched.
     sent: Option<Packet>,
     /// The number of lost frames for each [`Loss`] when `sent` was fetched.
-    lost: Vec<u64>,
+    lost: LostFrames,
 }
 
 impl<H: HostPort> Watched<H> {
@@ -208,7 +211,7 @@ impl<H: HostPort> Watched<H> {
     fn take_over(&mut self, changes: u32) {
         let sink = lock(&self.point.sink).clone();
         self.changes = changes.wrapping_sub(u32::from(sink.is_some()));
-        self.watch = sink.map(|sink| Watch { sink, changes, sent: None, lost: Vec::new() });
+        self.watch = sink.map(|sink| Watch { sink, changes, sent: None, lost: [0; Loss::ALL.len()] });
     }
 
     #[cold]
@@ -224,18 +227,18 @@ impl<H: HostPort> Watched<H> {
         next
     }
 
-    fn lost(&self) -> Vec<u64> {
+    fn lost(&self) -> LostFrames {
         let stats = &QueueStats::of(self.control.queues(), || self.queue + self.host.tx_queue()).transmit;
-        Loss::ALL.iter().map(|&reason| stats.lost(reason)).collect()
+        std::array::from_fn(|n| stats.lost(Loss::ALL[n]))
     }
 
     /// Sends the last fetched frame to the capture, with the number of its wire frames that were lost.
     #[cold]
     fn conclude(&mut self) {
+        let Some(mut packet) = self.watch.as_mut().and_then(|watch| watch.sent.take()) else { return };
         let now = self.lost();
-        let Some(Watch { sink, sent, lost, .. }) = &mut self.watch else { return };
-        let Some(mut packet) = sent.take() else { return };
-        let since = Loss::ALL.iter().zip(now.iter().zip(&*lost)).map(|(&reason, (now, before))| (reason, now - before));
+        let Some(Watch { sink, lost, .. }) = &self.watch else { return };
+        let since = Loss::ALL.iter().zip(now.iter().zip(lost)).map(|(&reason, (now, before))| (reason, now - before));
         packet.lost =
             since.filter(|(_, frames)| *frames > 0).reduce(|(reason, sum), (_, frames)| (reason, sum + frames));
         sink.send(packet);

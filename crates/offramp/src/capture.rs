@@ -1,39 +1,51 @@
 //! `offramp capture`: writes the packets of a running daemon's port as pcapng.
 
+mod blocks;
 mod filter;
+mod output;
 
 use crate::control::Control;
 use crate::exit::{FAILED, SETUP, fail};
+use blocks::{Block, Blocks, Next, STATISTICS};
 use filter::Filter;
 use offramp_daemon::control::client::{ClientError, Subscription};
-use offramp_daemon::control::io_error;
+use offramp_daemon::schema::unit::Unit;
 use offramp_daemon::schema::{Outcome, Request, SNAPLEN_MAX, VERSION};
-use pcap_file::PcapError;
-use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
+use output::{Output, Ring};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::fs::File;
-use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
-/// Size of the copy buffer, in bytes.
-const COPIED_LEN: usize = 64 * 1024;
+/// Time between two reports of the written and lost packets.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Default of `--max-loss`.
+const LOSS_PERCENT_MAX: f64 = 0.1;
+/// Unit of `-C` without a suffix, bytes, as in tcpdump.
+const FILE_UNIT: u64 = 1_000_000;
+/// Unit of `-B` without a suffix, bytes, as in tcpdump.
+const BUFFER_UNIT: u64 = 1 << 10;
 
 const NOTES: &str = "\
 Examples:
   offramp capture vm0 | tcpdump -r -
-  offramp capture vm0 -w vm0.pcapng          until SIGINT
+  offramp capture vm0 -w vm0.pcapng                until SIGINT
+  offramp capture vm0 -w vm0.pcapng -c 1000        until 1000 packets are written
+  offramp capture vm0 -w vm0.pcapng --snaplen 96   only the headers: fewer packets are lost
+  offramp capture vm0 -w ring -C 100MB -W 10       the last ten files of 100 MB: ring0 to ring9
   offramp capture vm0 --filter 'tcp port 80' | tcpdump -r -
 Packets are captured as the host sends or receives them: super-frames are whole. A packet's comment has its vnet header, and
-the reason of its loss. docs/control.md describes the format. A slow reader loses packets, and the capture counts them; the
-port does not wait.
+the reason of its loss. docs/control.md describes the format. A slow reader loses packets of the capture, which are counted;
+the port does not wait, and loses no frame. A line on standard error has the written and the lost packets: each second after
+a change, and at the end.
 
-Exit status: 0 stopped by SIGINT or SIGTERM, or its reader has gone; 1 the port or the daemon is gone; 2 wrong options,
-refused, or no daemon answered.";
+Exit status: 0 stopped by SIGINT, SIGTERM or -c, or its reader has gone; 1 more packets were lost than --max-loss allows, the
+file cannot be written, or the port or the daemon is gone; 2 wrong options, refused, or no daemon answered.";
 
 /// Capture the packets of a port of a running daemon as pcapng
 #[derive(clap::Args)]
@@ -45,6 +57,22 @@ pub struct Args {
     /// Output file; - is standard output
     #[arg(short = 'w', value_name = "FILE", default_value = "-")]
     file: PathBuf,
+    /// Stop after this number of written packets
+    #[arg(short = 'c', value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Start a new file before the file exceeds this size, such as 100MB; a number alone counts millions of bytes
+    #[arg(short = 'C', value_name = "SIZE", value_parser = file_bytes)]
+    file_bytes_max: Option<u64>,
+    /// With -C, overwrite the oldest of this number of files
+    #[arg(short = 'W', value_name = "FILES", requires = "file_bytes_max", value_parser = clap::value_parser!(u32).range(1..))]
+    files: Option<u32>,
+    /// The daemon's buffer for packets that wait for this program, such as 64MiB; a number alone counts KiB
+    /// [default: 48MiB]
+    #[arg(short = 'B', value_name = "SIZE", value_parser = buffer_bytes)]
+    buffer_bytes: Option<u64>,
+    /// Exit with 1 if more than this share of the packets is missing from the capture
+    #[arg(long, value_name = "PERCENT", default_value_t = LOSS_PERCENT_MAX, value_parser = percent)]
+    max_loss: f64,
     /// Bytes of each packet
     #[arg(long, value_name = "N", default_value_t = SNAPLEN_MAX, value_parser = clap::value_parser!(u32).range(1..=i64::from(SNAPLEN_MAX)))]
     snaplen: u32,
@@ -55,17 +83,46 @@ pub struct Args {
     control: Control,
 }
 
+fn file_bytes(text: &str) -> Result<u64, String> {
+    bytes(text, FILE_UNIT)
+}
+
+fn buffer_bytes(text: &str) -> Result<u64, String> {
+    bytes(text, BUFFER_UNIT)
+}
+
+/// Parses a size of at least one byte. `unit` is the unit of a number without a suffix, bytes.
+fn bytes(text: &str, unit: u64) -> Result<u64, String> {
+    let bytes = Unit::Bytes.parse(text)?;
+    let is_bare = text.bytes().all(|byte| byte.is_ascii_digit());
+    let bytes = if is_bare { bytes.checked_mul(unit).ok_or("is too large")? } else { bytes };
+    if bytes > 0 { Ok(bytes) } else { Err("is 0; use 1 or more".to_owned()) }
+}
+
+/// Parses a share in percent.
+pub fn percent(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value| (0.0..=100.0).contains(value));
+    value.ok_or_else(|| "not a number from 0 to 100".to_owned())
+}
+
 /// Runs `offramp capture`.
 pub fn run(args: &Args) -> ExitCode {
     let is_output = args.file == Path::new("-");
     if is_output && io::stdout().is_terminal() {
-        return fail("capture: pcapng is nothing for a terminal; use -w FILE, or: | tcpdump -r -", SETUP);
+        return fail(
+            "capture: standard output is a terminal, and pcapng is binary; use -w FILE, or: | tcpdump -r -",
+            SETUP,
+        );
+    }
+    if is_output && args.file_bytes_max.is_some() {
+        return fail("capture: -C starts new files, and standard output is none; name a file with -w", SETUP);
     }
     let filter = match args.filter.as_deref().map(Filter::new).transpose() {
         Ok(filter) => filter,
         Err(error) => return fail(format!("capture: --filter: {error}"), SETUP),
     };
-    let request = Request::Capture { version: VERSION, port: args.port.clone(), snaplen: args.snaplen };
+    let (port, snaplen, buffer_bytes) = (args.port.clone(), args.snaplen, args.buffer_bytes);
+    let request = Request::Capture { version: VERSION, port, snaplen, buffer_bytes };
     let control = match args.control.path() {
         Ok(control) => control,
         Err(error) => return fail(format!("capture: {error}"), SETUP),
@@ -79,53 +136,148 @@ pub fn run(args: &Args) -> ExitCode {
     let stopped = Arc::new(AtomicBool::new(false));
     let stoppable = stop_on_signal(&packets, &stopped);
     // Create the file only now, so that a refused capture leaves an existing file unchanged.
-    let out: io::Result<Box<dyn Write>> =
-        if is_output { Ok(Box::new(io::stdout())) } else { File::create(&args.file).map(|file| Box::new(file) as _) };
-    let out = match out {
+    let ring =
+        Ring { file_bytes_max: args.file_bytes_max.unwrap_or(0), files: args.files.map_or(0, |files| files as usize) };
+    let mut out = match Output::create(&args.file, ring) {
         Ok(out) => out,
         Err(error) => return fail(format!("capture: {}: {error}", args.file.display()), SETUP),
     };
-    let copied = stoppable.and_then(|()| copy(packets.bytes()?, out, filter.as_ref()));
+    let mut counts = Counts::new(is_output);
+    let copied = stoppable.and_then(|()| {
+        let from = packets.bytes()?;
+        packets.end()?.set_read_timeout(Some(REPORT_INTERVAL))?;
+        copy(from, &mut out, filter.as_ref(), args.count, &mut counts)
+    });
+    let is_stopped = stopped.load(Ordering::Acquire) || args.count.is_some_and(|most| counts.written >= most);
+    counts.written = counts.written.saturating_sub(out.unwritten());
+    counts.conclude();
     match copied {
-        Ok(()) if stopped.load(Ordering::Acquire) => ExitCode::SUCCESS,
-        Ok(()) => fail(format!("capture: port \"{}\" or its daemon is gone", args.port), FAILED),
         Err(error) if is_output && error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(format!("capture: {}: {error}", args.file.display()), FAILED),
+        Err(error) => fail(format!("capture: {}: {error}{}", out.path().display(), remedy(&error)), FAILED),
+        Ok(()) if !is_stopped => fail(format!("capture: port \"{}\" or its daemon is gone", args.port), FAILED),
+        Ok(()) if counts.lost_percent() > args.max_loss => fail(
+            format!(
+                "capture: {:.3} % of the packets are missing, more than --max-loss {}; capture less of each packet \
+                 (--snaplen 96), or raise the buffer (-B 128MiB)",
+                counts.lost_percent(),
+                args.max_loss
+            ),
+            FAILED,
+        ),
+        Ok(()) => ExitCode::SUCCESS,
     }
 }
 
-/// Copies pcapng from `from` to `to` without delay, except packets rejected by the filter.
-fn copy(mut from: impl Read, mut to: impl Write, filter: Option<&Filter>) -> io::Result<()> {
-    if let Some(filter) = filter {
-        return copy_filtered(from, to, filter).map_err(io_error);
-    }
-    let mut bytes = vec![0; COPIED_LEN];
-    loop {
-        to.flush()?;
-        match from.read(&mut bytes) {
-            Ok(0) => return Ok(()),
-            Ok(len) => to.write_all(&bytes[..len])?,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+/// Returns the remedy for an error of the file.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull => "; free space, or keep only the last files with -C SIZE -W FILES",
+        _ => "",
     }
 }
 
-fn copy_filtered(from: impl Read, to: impl Write, filter: &Filter) -> Result<(), PcapError> {
-    let mut reader = PcapNgReader::new(from)?;
-    let mut writer = PcapNgWriter::with_section_header(to, reader.section().clone())?;
-    while let Some(block) = reader.next_block() {
-        let block = block?;
-        let is_wanted = match &block {
-            Block::EnhancedPacket(packet) => filter.accepts(&packet.data).map_err(PcapError::IoError)?,
-            _ => true,
+/// The packets of a capture, and their reports on standard error.
+struct Counts {
+    written: u64,
+    /// Packets that the filter rejected.
+    rejected: u64,
+    lost: u64,
+    /// The counts of the last report.
+    reported: (u64, u64),
+    next: Instant,
+    /// Reports replace each other in one line of the terminal.
+    is_in_place: bool,
+    /// The packets go to standard output: report losses only, between the lines of their reader.
+    is_output: bool,
+}
+
+impl Counts {
+    fn new(is_output: bool) -> Self {
+        let is_in_place = !is_output && io::stderr().is_terminal();
+        let next = Instant::now() + REPORT_INTERVAL;
+        Self { written: 0, rejected: 0, lost: 0, reported: (0, 0), next, is_in_place, is_output }
+    }
+
+    /// Returns the share of the port's packets that are missing from the capture.
+    fn lost_percent(&self) -> f64 {
+        let all = self.written + self.rejected + self.lost;
+        self.lost as f64 * 100.0 / all.max(1) as f64
+    }
+
+    fn text(&self) -> String {
+        let rejected = match self.rejected {
+            0 => String::new(),
+            packets => format!(", {packets} rejected by the filter"),
         };
-        if is_wanted {
-            writer.write_block(&block)?;
-            writer.get_mut().flush().map_err(PcapError::IoError)?;
+        let share = if self.lost > 0 { format!(" ({:.3} %)", self.lost_percent()) } else { String::new() };
+        format!("capture: {} packets written{rejected}, {} lost{share}", self.written, self.lost)
+    }
+
+    /// Reports the counts if a second has passed since the last report.
+    fn report(&mut self) {
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        self.next = now + REPORT_INTERVAL;
+        let is_changed = self.lost != self.reported.1 || self.written != self.reported.0 && !self.is_output;
+        self.reported = (self.written, self.lost);
+        if self.is_in_place {
+            eprint!("\r{}", self.text());
+        } else if is_changed {
+            eprintln!("{}", self.text());
         }
     }
-    Ok(())
+
+    fn conclude(&self) {
+        let start = if self.is_in_place { "\r" } else { "" };
+        eprintln!("{start}{}", self.text());
+    }
+}
+
+/// Copies blocks from `from` to `out` without delay, except packets rejected by the filter. Ends after `count` packets.
+fn copy(
+    from: impl Read,
+    out: &mut Output,
+    filter: Option<&Filter>,
+    count: Option<u64>,
+    counts: &mut Counts,
+) -> io::Result<()> {
+    let mut blocks = Blocks::new(from);
+    while count.is_none_or(|most| counts.written < most) {
+        match blocks.next()? {
+            Next::Block(block) => write(block, out, filter, counts)?,
+            Next::Drained => {
+                out.flush()?;
+                counts.report();
+            }
+            Next::End => break,
+        }
+    }
+    out.finish()
+}
+
+/// Writes a packet or a block before the first packet. The daemon's statistics at the end have the losses after the last
+/// packet.
+fn write(block: Block<'_>, out: &mut Output, filter: Option<&Filter>, counts: &mut Counts) -> io::Result<()> {
+    let lost = match block.kind() {
+        STATISTICS => block.lost().saturating_sub(counts.lost),
+        _ => block.lost(),
+    };
+    counts.lost += lost;
+    out.count_lost(lost);
+    match block.packet() {
+        None if block.kind() == STATISTICS => Ok(()),
+        None => out.head(block),
+        Some(packet) if filter.map_or(Ok(true), |filter| filter.accepts(packet))? => {
+            counts.written += 1;
+            out.packet(block)
+        }
+        Some(_) => {
+            counts.rejected += 1;
+            Ok(())
+        }
+    }
 }
 
 /// Ends the capture in the daemon after a signal, so that the last block is complete.

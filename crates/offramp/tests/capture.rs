@@ -130,7 +130,7 @@ fn a_filter_leaves_the_packets_that_match_and_what_is_said_of_them() {
     }
     let bed = Bed::start("capture-filter", "");
     let file = |name: &str| bed.file().with_file_name(name);
-    let running = capture(&bed, "b", &file("tcp.pcapng"), &["--filter", "tcp"]);
+    let running = capture(&bed, "b", &file("tcp.pcapng"), &["--filter", "tcp", "--max-loss", "100"]);
     std::thread::sleep(std::time::Duration::from_millis(300));
     bed.carry_tcp();
     // Make the host's kernel send an ARP request for an absent neighbour.
@@ -188,6 +188,86 @@ fn a_reader_that_stalls_loses_packets_which_are_counted_and_the_port_goes_on() {
     stalled.read_to_end(&mut bytes).unwrap();
     let (packets, lost) = read(&bytes, "b");
     assert!(!packets.is_empty() && lost > 0, "{} packets, {lost} lost", packets.len());
+}
+
+#[test]
+fn a_capture_ends_after_a_count_and_fills_a_ring_of_files() {
+    let bed = Bed::start("capture-ring", "");
+    let file = bed.file().with_file_name("ring");
+    let arguments = ["--snaplen", "96", "-c", "300", "-C", "10kB", "-W", "3", "--max-loss", "100", "-B", "32MiB"];
+    let before = bed.stderr().matches("capture of port").count();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
+    command.args(["capture", "b", "-w"]).arg(&file).args(arguments).arg("--control").arg(bed.control());
+    let running = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    bed.until(|| bed.stderr().matches("capture of port").count() > before);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    bed.carry_tcp();
+    let output = running.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.lines().last().unwrap().starts_with("capture: 300 packets written, "), "{text}");
+    let mut packets = Vec::new();
+    for n in 0..3 {
+        let bytes = fs::read(file.with_file_name(format!("ring{n}"))).unwrap();
+        assert!(bytes.len() <= 10_000, "{}", bytes.len());
+        packets.push(read(&bytes, "b").0.len());
+    }
+    assert!(packets.iter().all(|count| *count > 10) && packets.iter().sum::<usize>() <= 300, "{packets:?}");
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_reader_that_loses_packets_says_how_many_and_fails() {
+    let bed = Bed::start("capture-loss", "");
+    let before = bed.stderr().matches("capture of port").count();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
+    command.args(["capture", "b", "-w", "-", "-B", "64KiB", "--control"]).arg(bed.control());
+    let running = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    bed.until(|| bed.stderr().matches("capture of port").count() > before);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    // Nobody reads the pipe, so the capture stalls.
+    bed.carry_tcp();
+    let status = bed.show_at_rest();
+    assert!(direction(&status, "b", "receive")["lost"].as_object().unwrap().values().all(|lost| lost == 0));
+    kill(Pid::from_raw(running.id() as i32), Signal::SIGINT).unwrap();
+    let output = running.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains(" packets written, ") && text.contains("more than --max-loss 0.1"), "{text}");
+    assert!(read(&output.stdout, "b").1 > 0);
+}
+
+#[test]
+fn a_full_disk_ends_the_capture_with_a_readable_file_and_harms_no_port() {
+    let bed = Bed::start("capture-full", "");
+    let directory = bed.file().with_file_name("small");
+    fs::create_dir(&directory).unwrap();
+    let before = bed.stderr().matches("capture of port").count();
+    let file = directory.join("b.pcapng");
+    // The small disk exists only in the mount namespace of this shell.
+    let script = "mount -t tmpfs -o size=64k none $0 && \"$@\"; status=$?; cat \"$0/b.pcapng\"; exit $status";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(&directory).arg(env!("CARGO_BIN_EXE_offramp"));
+    command.args(["capture", "b", "--snaplen", "96", "-w"]).arg(&file).arg("--control").arg(bed.control());
+    let running = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    bed.until(|| bed.stderr().matches("capture of port").count() > before);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    bed.carry_tcp();
+    let output = running.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("b.pcapng: No space left on device"), "{text}");
+    // The file holds whole packets up to the full disk.
+    let mut reader = PcapNgReader::new(&output.stdout[..]).unwrap();
+    let mut blocks = 0;
+    while let Some(block) = reader.next_block() {
+        block.unwrap();
+        blocks += 1;
+    }
+    assert!(blocks > 2 && output.stdout.len() <= 65_536, "{blocks} blocks");
+    // The port goes on, and another capture can start.
+    stop(capture(&bed, "b", &bed.file().with_file_name("c.pcapng"), &[]));
+    bed.carry_tcp();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The packets of a capture in the pcapng format, one block per packet, written when the packet arrives.
+//! The packets of a capture in the pcapng format, one block per packet. Packets that arrive together are sent together.
 
 use offramp_offload::meta::{Cwr, SegmentationKind};
 use offramp_ports::capture::{Capture, Packet, Way};
@@ -8,14 +8,20 @@ use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock
 use pcap_file::pcapng::blocks::interface_statistics::{InterfaceStatisticsBlock, InterfaceStatisticsOption};
 use pcap_file::{DataLink, PcapError};
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::sync::mpsc::RecvTimeoutError;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Time between two checks whether the reader has stopped.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum time until a frame thread leaves an ended capture: a sleeping thread wakes ten times per second.
 const END_TIME_MAX: Duration = Duration::from_secs(1);
+/// Pause after the last queued packet. Packets that arrive during the pause are sent together, and the data thread does
+/// not wake this thread for each packet.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Size of the buffer of blocks, in bytes.
+const BUFFER_LEN: usize = 256 << 10;
 /// Resolution of timestamps: nanoseconds (`if_tsresol`).
 const NANOSECONDS: u8 = 9;
 /// Directions in `epb_flags`.
@@ -34,20 +40,33 @@ pub fn write(
     out: impl Write,
     is_over: impl Fn() -> bool,
 ) -> io::Result<()> {
-    let mut writer = PcapNgWriter::new(out).map_err(io_error)?;
+    let mut writer = PcapNgWriter::new(BufWriter::with_capacity(BUFFER_LEN, out)).map_err(io_error)?;
     let options = vec![
         InterfaceDescriptionOption::IfName(Cow::Borrowed(port)),
         InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
     ];
     let interface = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen, options };
     writer.write_pcapng_block(interface).map_err(io_error)?;
+    writer.get_mut().flush()?;
     let (mut checked, mut is_stopped, mut delivered, mut missed) = (Instant::now(), false, 0, 0);
+    let mut unsent = 0;
     loop {
-        match capture.next(if is_stopped { END_TIME_MAX } else { CHECK_INTERVAL }) {
+        let wait = match (unsent, is_stopped) {
+            (0, true) => END_TIME_MAX,
+            (0, false) => CHECK_INTERVAL,
+            _ => Duration::ZERO,
+        };
+        match capture.next(wait) {
             Ok(packet) => {
+                unsent += 1;
                 delivered += 1;
                 missed += packet.missed;
                 writer.write_pcapng_block(block(&packet)).map_err(io_error)?;
+            }
+            Err(RecvTimeoutError::Timeout) if unsent > 0 => {
+                writer.get_mut().flush()?;
+                unsent = 0;
+                thread::sleep(PAUSE);
             }
             // A stalled thread has not yet left the capture.
             Err(RecvTimeoutError::Timeout) if is_stopped => break,
@@ -72,11 +91,12 @@ pub fn write(
     // first, so the halves are swapped here.
     let timestamp = if cfg!(target_endian = "little") { now.rotate_left(32) } else { now };
     let statistics = InterfaceStatisticsBlock { interface_id: 0, timestamp, options };
-    writer.write_pcapng_block(statistics).map(drop).map_err(io_error)
+    writer.write_pcapng_block(statistics).map_err(io_error)?;
+    writer.get_mut().flush()
 }
 
 /// Returns the system's error, or an error that describes the violation of the pcapng format.
-pub fn io_error(error: PcapError) -> io::Error {
+fn io_error(error: PcapError) -> io::Error {
     match error {
         PcapError::IoError(error) => error,
         error => io::Error::other(error),

@@ -4,7 +4,8 @@ use super::line::{Lines, Peer};
 use super::pcapng;
 use super::{CLIENTS_MAX, CLIENTS_OF_USER_MAX, REQUEST_LEN_MAX};
 use crate::schema::limit::OFF;
-use crate::schema::{Answer, Event, EventKind, Outcome, RefusalCode, Request, SNAPLEN_MAX, VERSION};
+use crate::schema::{Answer, CAPTURE_BUFFER, CAPTURE_BUFFER_DEFAULT, Event, EventKind, Outcome, RefusalCode, Request};
+use crate::schema::{SNAPLEN_MAX, VERSION};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use offramp_offload::sync::lock;
 use offramp_ports::capture::Capture;
@@ -33,11 +34,11 @@ pub trait Handler: Send + Sync + 'static {
     /// Subscribes to all events from now on.
     fn events(&self) -> Receiver<Event>;
 
-    /// Captures the packets of a port from now on.
+    /// Captures the packets of a port from now on. At most `buffer_bytes` bytes of packets wait for the client.
     ///
     /// # Errors
     /// Returns the refusal if the packets cannot be captured.
-    fn capture(&self, port: &str, snaplen: u32) -> Result<Capture, Answer>;
+    fn capture(&self, port: &str, snaplen: u32, buffer_bytes: u64) -> Result<Capture, Answer>;
 }
 
 /// The rights of a socket's clients.
@@ -191,8 +192,9 @@ fn converse(mut lines: Lines, access: Access, handler: &impl Handler) -> io::Res
             Ok(None) => return Ok(()),
             Ok(Some(line)) => match parse(&line, access) {
                 Ok(Request::Monitor { .. }) => return monitor(lines, &handler.events()),
-                Ok(Request::Capture { port, snaplen, .. }) => {
-                    let started = start_capture(handler, &port, snaplen);
+                Ok(Request::Capture { port, snaplen, buffer_bytes, .. }) => {
+                    let buffer_bytes = buffer_bytes.unwrap_or(CAPTURE_BUFFER_DEFAULT);
+                    let started = start_capture(handler, &port, snaplen, buffer_bytes);
                     log(peer, &format!("capture of port {port:?}"), started.is_ok());
                     match started {
                         Ok(packets) => return capture(lines, &port, snaplen, &packets),
@@ -228,12 +230,16 @@ fn monitor(mut lines: Lines, events: &Receiver<Event>) -> io::Result<()> {
     }
 }
 
-fn start_capture(handler: &impl Handler, port: &str, snaplen: u32) -> Result<Capture, Answer> {
+fn start_capture(handler: &impl Handler, port: &str, snaplen: u32, buffer_bytes: u64) -> Result<Capture, Answer> {
+    let refuse = |message| Err(Answer::refuse(RefusalCode::BadRequest, message));
     if !(1..=SNAPLEN_MAX).contains(&snaplen) {
-        let message = format!("snaplen {snaplen} is out of range; use 1 to {SNAPLEN_MAX}");
-        return Err(Answer::refuse(RefusalCode::BadRequest, message));
+        return refuse(format!("snaplen {snaplen} is out of range; use 1 to {SNAPLEN_MAX}"));
     }
-    handler.capture(port, snaplen)
+    if !CAPTURE_BUFFER.contains(&buffer_bytes) {
+        let (least, most) = CAPTURE_BUFFER.into_inner();
+        return refuse(format!("buffer_bytes {buffer_bytes} is out of range; use {least} to {most}"));
+    }
+    handler.capture(port, snaplen, buffer_bytes)
 }
 
 /// Sends the packets of a port. A client may pause reading without delaying any other thread.
@@ -339,7 +345,7 @@ mod tests {
             }))
         }
 
-        fn capture(&self, port: &str, _: u32) -> Result<Capture, Answer> {
+        fn capture(&self, port: &str, _: u32, _: u64) -> Result<Capture, Answer> {
             Err(Answer::refuse(RefusalCode::UnknownPort, port))
         }
 
@@ -432,6 +438,11 @@ mod tests {
             let request = format!("{{\"version\":1,\"request\":\"capture\",\"port\":\"a\",\"snaplen\":{snaplen}}}\n");
             let answer = say_and_hear(&stream, &request);
             assert!(answer.contains(code), "{snaplen}: {answer}");
+        }
+        for (size, code) in [("1", "bad_request"), ("\"1GiB\"", "bad_request"), ("\"64MiB\"", "unknown_port")] {
+            let request = format!("{{\"version\":1,\"request\":\"capture\",\"port\":\"a\",\"buffer_bytes\":{size}}}\n");
+            let answer = say_and_hear(&stream, &request);
+            assert!(answer.contains(code), "{size}: {answer}");
         }
     }
 

@@ -4,14 +4,21 @@ use super::ipsec::SaKeys;
 use super::key::KeyText;
 use super::limit::Limit;
 use super::moderation::Moderation;
+use super::unit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// Version of the protocol, increased when a field is removed or changes its meaning.
 pub const VERSION: u32 = 1;
 
 /// Maximum captured bytes of a packet, as in tcpdump. Every super-frame fits completely.
 pub const SNAPLEN_MAX: u32 = 262_144;
+
+/// Valid sizes of a capture's buffer in the daemon, bytes.
+pub const CAPTURE_BUFFER: RangeInclusive<u64> = 64 << 10..=256 << 20;
+/// Default size of a capture's buffer in the daemon, bytes.
+pub const CAPTURE_BUFFER_DEFAULT: u64 = 48 << 20;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +50,9 @@ pub enum Request {
         /// Maximum captured bytes of each packet.
         #[serde(default = "snaplen_max")]
         snaplen: u32,
+        /// Maximum size of the packets that wait for a slow client, bytes; [`CAPTURE_BUFFER_DEFAULT`] if absent.
+        #[serde(default, deserialize_with = "unit::bytes", skip_serializing_if = "Option::is_none")]
+        buffer_bytes: Option<u64>,
     },
     /// Changes features, moderation, limits or the link of a port; at least one of the four must be given.
     Set {

@@ -221,7 +221,7 @@ fn the_document_names_every_field_and_every_word_of_the_protocol() {
     let grace_seconds = Some(1);
     let rekey = Request::SaRekey { version: VERSION, port, direction, spi, to: sa, key, grace_seconds };
     let monitor = Request::Monitor { version: VERSION };
-    let capture = Request::Capture { version: VERSION, port: "a".into(), snaplen: 1 };
+    let capture = Request::Capture { version: VERSION, port: "a".into(), snaplen: 1, buffer_bytes: Some(65_536) };
     for request in [set, show, monitor, capture, come, go, add, del, rekey] {
         let value = serde_json::to_value(request).unwrap();
         found.push(value["request"].as_str().unwrap().to_owned());

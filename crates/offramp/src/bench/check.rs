@@ -6,6 +6,7 @@ mod port_end;
 mod worth;
 
 use crate::bench::stop::{STOPPED, stop_flag};
+use crate::capture::percent;
 use crate::control::Control;
 use crate::exit::{FAILED, SETUP, fail, print};
 use guest::GuestPath;
@@ -197,11 +198,6 @@ fn with_port(host: &str) -> String {
         Err(_) if host.contains(':') => host.to_owned(),
         Err(_) => format!("{host}:{PORT_DEFAULT}"),
     }
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    let value = text.parse().ok().filter(|value| (0.0..=100.0).contains(value));
-    value.ok_or_else(|| "not a number from 0 to 100".to_owned())
 }
 
 fn serve_peers(args: &Args, interface: &str, stop: &AtomicBool) -> ExitCode {
