@@ -6,11 +6,11 @@ for program in offramp ip tcpdump; do
     command -v "$program" > /dev/null || { echo "$0: there is no $program in the path; install it first" >&2; exit 1; }
 done
 here=$(dirname "$0")
-keys=/run/offramp
-mkdir -p "$keys"
+keys=/run/offramp-ipsec-link
 umask 077
 # New keys each time. What the daemon knows of the last ones is of no use any more.
-rm -rf "$keys/ipsec-link"
+rm -rf "$keys"
+mkdir "$keys"
 for key in left-to-right right-to-left; do
     head -c 20 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$keys/$key.key"
 done
@@ -22,8 +22,7 @@ clean_up() {
     ip netns delete ofr-left 2> /dev/null || true
     ip netns delete ofr-right 2> /dev/null || true
     ip link delete ofrline0 2> /dev/null || true
-    rm -f "$keys/left-to-right.key" "$keys/right-to-left.key" "$keys/ipsec-link.pcap"
-    rm -rf "$keys/ipsec-link"
+    rm -rf "$keys"
 }
 trap clean_up EXIT
 ip netns add ofr-left
@@ -36,21 +35,14 @@ for end in ofrline0 ofrline1; do
 done
 tcpdump -q -i ofrline0 -w "$keys/ipsec-link.pcap" 2> /dev/null &
 capture=$!
-offramp up "$here/ipsec-link.toml" &
-daemon=$!
-while ! offramp show --control "$keys/ipsec-link.sock" --interval 0 > /dev/null 2>&1; do
-    kill -0 "$daemon"
-    sleep 0.1
-done
+ip netns exec ofr-right offramp ttcp --serve --once &
+offramp up --detach "$here/ipsec-link.toml"
+daemon=$(offramp show --control "$keys/control.sock" --json | sed 's/^[^,]*,"process":\([0-9]*\).*/\1/')
 # Static neighbours, so that there is no ARP either.
-ip -n ofr-left address add 198.18.0.1/24 dev ofr0
-ip -n ofr-right address add 198.18.0.2/24 dev ofr0
 ip -n ofr-left neighbour replace 198.18.0.2 lladdr 02:00:00:00:00:02 dev ofr0
 ip -n ofr-right neighbour replace 198.18.0.1 lladdr 02:00:00:00:00:01 dev ofr0
-ip netns exec ofr-right offramp ttcp --serve --once &
-sleep 0.5
 ip netns exec ofr-left offramp ttcp --to 198.18.0.2 --seconds 2
-offramp sa show --control "$keys/ipsec-link.sock"
+offramp sa show --control "$keys/control.sock"
 kill "$capture"
 wait "$capture" || true
 capture=

@@ -131,6 +131,11 @@ fn the_commands_of_the_readme_run() {
 }
 
 #[test]
+fn the_commands_of_the_quickstarts_run() {
+    assert!(check(&["docs/quickstart.md".to_owned()]) > 0);
+}
+
+#[test]
 fn the_commands_for_guests_run() {
     assert!(check(&["docs/guests.md".to_owned()]) > 0);
 }
@@ -160,8 +165,8 @@ fn the_commands_of_the_models_tutorials_run() {
 fn the_example_with_every_key_is_right() {
     let scratch = Scratch::new().unwrap();
     fs::copy(root().join("examples/all-keys.toml"), scratch.file("all-keys.toml")).unwrap();
-    for key in ["out.key", "in.key"] {
-        fs::write(scratch.file(key), "00".repeat(20)).unwrap();
+    for (key, byte) in [("out.key", "00"), ("in.key", "01")] {
+        fs::write(scratch.file(key), byte.repeat(20)).unwrap();
         fs::set_permissions(scratch.file(key), fs::Permissions::from_mode(0o600)).unwrap();
     }
     let file = scratch.file("all-keys.toml");

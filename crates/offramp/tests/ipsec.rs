@@ -763,11 +763,8 @@ fn the_example_is_a_configuration_once_its_keys_are_there() {
     let keys = directory.path("1.key").parent().unwrap().to_owned();
     let text = include_str!("../../../examples/ipsec-link.toml");
     let file = directory.path("ipsec-link.toml");
-    fs::write(
-        &file,
-        text.replace("/run/offramp/left-to-right.key", "1.key").replace("/run/offramp/right-to-left.key", "2.key"),
-    )
-    .unwrap();
+    let text = text.replace("/run/offramp-ipsec-link/left-to-right.key", "1.key");
+    fs::write(&file, text.replace("/run/offramp-ipsec-link/right-to-left.key", "2.key")).unwrap();
     refused(&offramp(&["up", "--check", file.to_str().unwrap()]), &["key file", "1.key"]);
     key_file(&keys, 1);
     key_file(&keys, 2);
