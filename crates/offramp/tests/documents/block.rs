@@ -1,6 +1,6 @@
 //! Blocks of a document that a test runs, and the comparison of their output with the document.
 
-/// What a block stands for. The word `runnable` after the language of a fence marks the block.
+/// The contents of a block. The word `runnable` after the language of a fence marks the block.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Lines of a shell (`sh runnable`), or one command after `$ ` (`console runnable`).
