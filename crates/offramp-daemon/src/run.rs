@@ -35,12 +35,11 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Permissions of directories that the daemon creates: for the control socket, which every user may see, and for
-/// everything of one user.
+/// Permissions of created directories: for a control socket in the view of every user, and for one user alone.
 const CONTROL_DIRECTORY_MODE: u32 = 0o755;
 const PRIVATE_DIRECTORY_MODE: u32 = 0o700;
 
-/// The start of the line that reports readiness on standard output.
+/// The start of the line of readiness on standard output.
 pub const READY: &str = "offramp: ready: ";
 
 /// The error of a failed start, as a one-line message.
@@ -81,7 +80,7 @@ pub struct GuestSockets {
 /// The configuration of a process.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A file, which the process reads again at SIGHUP.
+    /// A file. The process reads it again at SIGHUP.
     File(PathBuf),
     /// The text of a file, written by a program.
     Text {
@@ -282,7 +281,7 @@ fn make_control_directory(config: &DaemonConfig, identity: &Identity) -> Result<
     let path = config.directory();
     let is_private = directory::is_private(path)?;
     let mode = if is_private { PRIVATE_DIRECTORY_MODE } else { CONTROL_DIRECTORY_MODE };
-    // A daemon that was killed has left its private directory behind.
+    // A killed daemon may have left its private directory behind.
     let is_own = identity.make_directory(path, mode)? || is_private;
     let made = is_own.then(|| MadeDirectory::new(path));
     // Another user may have created the directory since the first check.
@@ -290,7 +289,7 @@ fn make_control_directory(config: &DaemonConfig, identity: &Identity) -> Result<
     Ok(made)
 }
 
-/// Prints the line that ends the start: the numbers of ports and switches, and the control socket. Standard output may
+/// Prints the line of readiness: the numbers of ports and switches, and the control socket. Standard output may
 /// have no reader; the error is ignored.
 fn say_ready(daemon: &Daemon) {
     let state = daemon.state();

@@ -12,6 +12,12 @@ pub struct Control {
 }
 
 impl Control {
+    /// Returns whether the option is on the command line.
+    #[cfg(feature = "lab")]
+    pub fn is_given(&self) -> bool {
+        self.path.is_some()
+    }
+
     /// Returns the socket: the path of the option, or the first existing socket.
     ///
     /// # Errors

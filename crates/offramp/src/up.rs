@@ -80,7 +80,8 @@ fn up(args: &Args) -> Result<ExitCode, String> {
         let (ports, missing) = check(&input, &sockets).map_err(|error| error.to_string())?;
         let name = args.file.as_ref().map_or(simple::NAME.to_owned(), |file| file.display().to_string());
         let verdict = if missing.is_empty() { "nothing wrong" } else { "the file is right, but cannot start here now" };
-        print(format_args!("{name}: {ports} ports, {verdict}\n"));
+        let noun = if ports == 1 { "port" } else { "ports" };
+        print(format_args!("{name}: {ports} {noun}, {verdict}\n"));
         for missing in &missing {
             eprintln!("up: {missing}");
         }

@@ -76,7 +76,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts a daemon, and waits for the line that reports readiness, which it returns without its prefix.
+    /// Starts a daemon, waits until it is ready, and returns the line of readiness without its prefix.
     fn start(command: &mut Command) -> (Self, String) {
         let mut daemon = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(daemon.stdout.take().unwrap()).lines().map_while(Result::ok);
@@ -205,6 +205,25 @@ fn the_directory_and_the_socket_of_another_user_are_refused_with_the_cure() {
 }
 
 #[test]
+fn a_daemon_of_root_that_became_nobody_still_removes_its_directory() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let place = Place::new("root", "");
+    let made = place.session("parent", 0, 0o755).join("made");
+    fs::write(&place.file, format!("[daemon]\ncontrol = {:?}\n{ONE_GUEST}", made.join("control.sock"))).unwrap();
+    let (daemon, _) = Running::start(&mut place.up(0, None));
+    assert_eq!(fs::metadata(&made).unwrap().uid(), 65534);
+    assert_eq!(daemon.stop(), Some(0));
+    assert!(!made.exists());
+    // Another file keeps the directory.
+    let (daemon, _) = Running::start(&mut place.up(0, None));
+    fs::write(made.join("precious"), "").unwrap();
+    assert_eq!(daemon.stop(), Some(0));
+    assert_eq!(fs::read_dir(&made).unwrap().count(), 1);
+}
+
+#[test]
 fn detach_returns_when_the_daemon_is_ready_and_its_addresses_are_set() {
     let directory = Directory::new("detach");
     let control = directory.path("made/control.sock");
@@ -252,7 +271,7 @@ fn taps_and_guests_of_the_command_line_make_one_switch_without_a_file() {
     let printed = command(&["--print-config"]).output().unwrap();
     fs::write(&place.file, &printed.stdout).unwrap();
     let checked = place.command(USER + 6, None, &["up", "--check", place.file.to_str().unwrap()]).output().unwrap();
-    assert!(checked.status.success() && text(&checked).ends_with("1 ports, nothing wrong\n"), "{}", text(&checked));
+    assert!(checked.status.success() && text(&checked).ends_with("1 port, nothing wrong\n"), "{}", text(&checked));
     let (mut daemon, ready) = Running::start(&mut command(&[]));
     assert!(ready.starts_with("1 port, 1 switch, control ") && socket.exists(), "{ready}");
     kill(Pid::from_raw(daemon.0.id() as i32), Signal::SIGHUP).unwrap();
@@ -271,7 +290,7 @@ fn taps_and_guests_of_the_command_line_make_one_switch_without_a_file() {
     );
 }
 
-/// Returns the commands of docs/guests.md after the first, which starts the shell for the others.
+/// Returns the commands of docs/guests.md for the shell of pasta.
 fn pasta_recipe() -> String {
     let guests = include_str!("../../../docs/guests.md");
     let (_, section) = guests.split_once("## Give guests the host's network without root (pasta)").unwrap();
@@ -294,7 +313,7 @@ fn the_recipe_for_the_hosts_network_with_pasta_works_for_a_plain_user() {
     let place = Place::new("pasta", "");
     let user = USER + 7;
     let home = place.session("home", user, 0o700);
-    // The namespace of the machine, with an interface and a route that pasta copies.
+    // The namespace of the machine. pasta copies its interface and its route.
     let machine = NetNs::new().unwrap();
     let in_machine = |command: &mut Command| confine(command, Some(&machine), None).unwrap();
     let mut set_up = Command::new("sh");

@@ -96,7 +96,7 @@ pub struct DaemonConfig {
 }
 
 impl DaemonConfig {
-    /// Returns the directory of the control socket, which is also that of guests' sockets with a relative path.
+    /// Returns the directory of the control socket. Relative paths of guests' sockets start there.
     pub fn directory(&self) -> &Path {
         self.control.parent().unwrap_or(Path::new("/"))
     }

@@ -39,7 +39,7 @@ pub struct HostTraits {
     pub privileged_key: Option<&'static str>,
     /// The resource, other than a socket, that only one port may create.
     pub made: Option<String>,
-    /// The addresses that the daemon sets on the host's interface.
+    /// The addresses of the host's interface, set by the daemon.
     pub addresses: Vec<HostAddress>,
     /// The socket on which the daemon listens for the host.
     pub socket: Option<ListeningSocket>,
@@ -50,7 +50,7 @@ pub struct HostTraits {
 pub struct HostAddress {
     pub address: IpAddr,
     pub prefix_len: u8,
-    /// The address with its namespace, which only one port may have.
+    /// The address with its namespace. Only one port may have it.
     pub made: String,
 }
 

@@ -6,6 +6,7 @@ use super::wire::{Interface, WireKind};
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
 use crate::drain::AnyHost;
+use nix::errno::Errno;
 use offramp_offload::caps::Offloads;
 use offramp_ports::sys::{NetNs, link};
 use offramp_ports::tap::{QUEUES_MAX, Tap, TapConfig, TapError};
@@ -202,7 +203,11 @@ fn open(opened: Result<Tap, TapError>, offloads: Offloads, addresses: &[HostAddr
     link::set_up(tap.name()).map_err(|cause| cause.to_string())?;
     for host in addresses {
         let added = link::add_address(tap.name(), host.address, host.prefix_len);
-        added.map_err(|cause| format!("host.address: {cause}"))?;
+        added.map_err(|cause| {
+            let is_off = host.address.is_ipv6() && cause.raw_os_error() == Some(Errno::EACCES as i32);
+            let remedy = if is_off { "; set the sysctl net.ipv6.conf.default.disable_ipv6 to 0 there" } else { "" };
+            format!("host.address: {cause}{remedy}")
+        })?;
     }
     Ok(tap)
 }

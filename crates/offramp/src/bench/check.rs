@@ -50,7 +50,6 @@ Exit status: 0 all right; 1 at least one offload is wrong, or too much is lost; 
 /// Check each offload of an interface for correctness: send known frames, and compare the received ones to the byte
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group(clap::ArgGroup::new("of_daemon").args(["control"]).requires("ports")))]
 #[command(group(clap::ArgGroup::new("what").args(["pair", "device", "serve", "ports", "guest_kernel", "list"]).required(true)))]
 pub struct Args {
     /// The two ends of a path: interfaces, or NS/IF in another network namespace (a name of `ip netns`, or a path)
@@ -137,6 +136,9 @@ pub fn run(args: &Args) -> ExitCode {
             print(format_args!("{name:<18} {about}\n"));
         }
         return ExitCode::SUCCESS;
+    }
+    if args.control.is_given() && args.ports.is_none() {
+        return fail("check: --control belongs to --self; leave it out, or name two ports of the daemon", SETUP);
     }
     // A second signal ends the process at once. The next check, or `lab --restore`, then restores the settings.
     let stop = match stop_flag() {

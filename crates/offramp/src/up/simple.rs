@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use toml::Value;
 
-/// The name of the generated file in error messages, which is the option that prints it.
+/// The name of the generated file in error messages: the option for printing the file.
 pub const NAME: &str = "--print-config";
 /// The name of the switch.
 const SWITCH: &str = "lan";
@@ -62,7 +62,7 @@ fn add_port(text: &mut String, name: &str, key: &str, value: &str) {
     let _ = write!(text, "\n[[port]]\nname = \"{name}\"\nwire.switch = \"{SWITCH}\"\n{key} = {value}\n");
 }
 
-/// Returns a valid port name that is not in `names`, and adds it there.
+/// Returns a valid port name beside `names`, and adds it there.
 fn unique(name: &str, names: &mut BTreeSet<String>) -> String {
     let valid = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
     let mut stem: String = name.chars().map(valid).take(NAME_LEN_MAX).collect();
