@@ -69,7 +69,11 @@ fn reads_as_one(ratio: f64) -> bool {
 }
 
 fn ratio_with(ratio: f64, decimals: usize) -> String {
-    if ratio < 0.001 { "< 0.001".to_owned() } else { format!("{ratio:.decimals$}") }
+    match ratio {
+        small if small < 0.001 => "<\u{a0}0.001".to_owned(),
+        large if large > 1000.0 => ">\u{a0}1000".to_owned(),
+        _ => format!("{ratio:.decimals$}"),
+    }
 }
 
 /// Formats the interval of a verdict, such as "2.7 … 3.1", with no-break spaces.
@@ -548,7 +552,9 @@ mod tests {
     fn a_wide_interval_shows_both_ends() {
         let wide = verdict("throughput_bps", 1.1, [0.021, 61.3]);
         assert_eq!((interval(&wide).as_str(), verdict_ratio(&wide).as_str()), ("0.021\u{a0}…\u{a0}61", "1.10"));
-        assert_eq!(interval(&verdict("throughput_bps", 1.1, [1e-9, 61.3])), "< 0.001\u{a0}…\u{a0}61");
+        assert_eq!(interval(&verdict("throughput_bps", 1.1, [1e-9, 61.3])), "<\u{a0}0.001\u{a0}…\u{a0}61");
+        let wider = verdict("throughput_bps", 1.1, [1e-9, 1.27e8]);
+        assert_eq!(interval(&wider), "<\u{a0}0.001\u{a0}…\u{a0}>\u{a0}1000");
     }
 
     #[test]
