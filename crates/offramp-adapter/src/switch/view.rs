@@ -84,8 +84,8 @@ mod tests {
     use super::*;
 
     fn station(n: u32) -> Station {
-        let [a, b, c, d] = n.to_be_bytes();
-        Station::source(&[0, 0, 0, 0, 0, 0, 2, 0, a, b, c, d, 8, 0], 7).unwrap()
+        let frame = [&[0; 6], &[2, 0][..], &n.to_be_bytes(), &[8, 0]].concat();
+        Station::source(&frame, 7).unwrap()
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod tests {
         // At 300 s, the stations heard at 0 s are too old.
         assert_eq!((list.count, list.stations.len()), (BATCH_ENTRIES, 5));
         assert_eq!((list.oldest_s, list.newest_s), (Some(299), Some(299)));
-        assert!(list.stations.iter().all(|known| (known.mac[..2], known.vid, known.port) == ([2, 0][..], 7, 3)));
+        assert!(list.stations.iter().all(|known| (&known.mac[..2], known.vid, known.port) == (&[2, 0], 7, 3)));
         table.forget(3);
         let (mut reading, list) = Reading::new(5);
         while !reading.read(&table, 1) {}
