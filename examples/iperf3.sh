@@ -32,7 +32,7 @@ moderation = "off"
 END
 ip netns add ofr-a
 ip netns add ofr-b
-offramp up --detach bench.toml
+offramp up --detach bench.toml 2> offramp.log || { cat offramp.log >&2; exit 1; }
 offramp show --json | sed 's/^[^,]*,"process":\([0-9]*\).*/\1/' > offramp.pid
 for ns in ofr-a ofr-b; do      # no pacing, and the hosts' receive work on processor 0, where their programs run
     ip netns exec $ns sysctl -q -w net.ipv4.tcp_congestion_control=reno
