@@ -133,7 +133,9 @@ pub fn tun(name: &str) -> Result<Option<TunInfo>> {
                 for info in infos {
                     if let LinkInfo::Data(InfoData::Tun(properties)) = info {
                         is_tun = true;
-                        properties.iter().for_each(|property| found.note(property));
+                        for property in &properties {
+                            found.note(property);
+                        }
                     }
                 }
             }

@@ -32,7 +32,7 @@ impl Bed {
     }
 
     fn write(&self, host: &str, port: &str) {
-        let control = self.directory.path("control.sock");
+        let control = self.directory.path("control.sock").display().to_string();
         let text = format!(
             "[daemon]\ncontrol = {control:?}\n[[port]]\nname = \"a\"\nhost = {{ tap = \"t0\", {host} }}\n{port}\nwire.cable = \"b\"\n\
              [[port]]\nname = \"b\"\nhost = {{ null = \"source\" }}\n{port}\nlimit.tx_frames_per_second = 1000\nwire.cable = \"a\"\n"
