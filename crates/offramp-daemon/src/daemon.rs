@@ -240,7 +240,9 @@ impl Daemon {
 
     fn answer_to(&self, request: Request, peer: Option<Peer>) -> Answer {
         let outcome = match request {
-            Request::Show { port, summary, .. } => self.show(port.as_deref(), summary).map(Outcome::Status),
+            Request::Show { port, summary, .. } => {
+                self.show(port.as_deref(), summary).map(|status| Outcome::Status(Box::new(status)))
+            }
             // The thread that owns the connection sends the data that follow this answer.
             Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
             Request::Capture { .. } => Ok(Outcome::Capturing {}),

@@ -195,14 +195,14 @@ mod tests {
 
     impl Handler for Empty {
         fn answer(&self, _: Request, _: Option<Peer>) -> Answer {
-            Answer::new(Outcome::Status(Status {
+            Answer::new(Outcome::Status(Box::new(Status {
                 offramp: "0.0.0".to_owned(),
                 process: 0,
                 uptime_ns: 1_500_000_000,
                 sandbox: None,
                 ports: vec![],
                 switches: vec![],
-            }))
+            })))
         }
 
         fn capture(&self, port: &str, _: u32, _: u64) -> Result<Capture, Answer> {
@@ -254,7 +254,7 @@ mod tests {
         let (answer, head) = (ask(&served(), old), ask(&served(), &old.replace("GET", "HEAD")));
         assert!(answer.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{answer}");
         assert_eq!(head.split("\r\n\r\n").next(), answer.split("\r\n\r\n").next());
-        let text = Format::Text.converted(text(example()).unwrap());
+        let text = Format::Text.converted(encode::text(&example(), kernel()));
         let (mut names, mut family) = (BTreeSet::new(), ("", ""));
         for line in text.lines() {
             let comment = line.strip_prefix("# ").map(|comment| comment.splitn(3, ' ').collect::<Vec<_>>());

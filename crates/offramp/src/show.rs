@@ -92,12 +92,11 @@ fn show(args: &Args) -> Result<(), ClientError> {
             return Ok(());
         }
         drop(out);
-        status = match interval {
-            Some(seconds) => status_after(args, control, &status, seconds)?,
-            None => {
-                thread::sleep(Duration::from_secs_f64(WATCH_SECONDS));
-                ask(args, control)?
-            }
+        status = if let Some(seconds) = interval {
+            status_after(args, control, &status, seconds)?
+        } else {
+            thread::sleep(Duration::from_secs_f64(WATCH_SECONDS));
+            ask(args, control)?
         };
     }
 }
@@ -148,7 +147,7 @@ fn ask(args: &Args, control: &Path) -> Result<Status, ClientError> {
 
 fn request_status(control: &Path, request: &Request) -> Result<Status, ClientError> {
     match client::ask(control, request)? {
-        Outcome::Status(status) => Ok(status),
+        Outcome::Status(status) => Ok(*status),
         _ => Err(ClientError::Unexpected(control.to_owned())),
     }
 }

@@ -563,7 +563,9 @@ fn collect_keys(section: &str, table: &toml::Table, keys: &mut Vec<String>) {
             toml::Value::Array(values) => values.iter().filter_map(toml::Value::as_table).collect(),
             _ => Vec::new(),
         };
-        tables.iter().for_each(|table| collect_keys(&format!("{key}."), table, keys));
+        for table in tables {
+            collect_keys(&format!("{key}."), table, keys);
+        }
         keys.push(key);
     }
 }

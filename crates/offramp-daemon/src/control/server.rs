@@ -335,14 +335,14 @@ mod tests {
 
     impl Handler for Empty {
         fn answer(&self, _: Request, _: Option<Peer>) -> Answer {
-            Answer::new(Outcome::Status(Status {
+            Answer::new(Outcome::Status(Box::new(Status {
                 offramp: String::new(),
                 process: 0,
                 uptime_ns: 0,
                 sandbox: None,
                 ports: vec![],
                 switches: vec![],
-            }))
+            })))
         }
 
         fn capture(&self, port: &str, _: u32, _: u64) -> Result<Capture, Answer> {

@@ -149,7 +149,7 @@ impl Text {
     }
 
     /// Writes the metrics of a table of rows.
-    fn rows<'a>(&mut self, prefix: &str, rows: impl Iterator<Item = &'static Row>, counts: &[(Labels, &'a Counts)]) {
+    fn rows(&mut self, prefix: &str, rows: impl Iterator<Item = &'static Row>, counts: &[(Labels, &Counts)]) {
         for row in rows {
             let Some(metric) = row.metric else { continue };
             let kind = if row.is_gauge { Kind::Gauge } else { Kind::Counter };
@@ -318,7 +318,7 @@ impl Metrics<'_> {
 }
 
 /// Returns one sample for each loss reason.
-fn by_reason<'a>(labels: Labels, lost: &'a BTreeMap<String, u64>) -> impl Iterator<Item = (Labels, Value<'a>)> {
+fn by_reason(labels: Labels, lost: &BTreeMap<String, u64>) -> impl Iterator<Item = (Labels, Value<'_>)> {
     lost.iter().map(move |(reason, count)| (with(&labels, "reason", reason), Value::Number(*count)))
 }
 

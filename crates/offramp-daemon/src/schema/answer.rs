@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The answer to `show`.
-    Status(Status),
+    Status(Box<Status>),
     /// The answer to `set`.
     Changed(Changed),
     /// The answer to `add` and `remove`.

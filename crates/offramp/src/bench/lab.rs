@@ -1,5 +1,7 @@
 //! `offramp lab`: measures the worth of each offload on this machine.
 
+mod only;
+
 use crate::bench::stop::{STOPPED, stop_flag};
 use crate::exit::{FAILED, SETUP, fail, print};
 use clap::{ArgGroup, ValueEnum};
@@ -8,8 +10,6 @@ use offramp_lab::plan::{self, Experiment as Definition, Plan, Settings, guest_pl
 use offramp_lab::report::{self, html, progress, terminal, words};
 use offramp_lab::sample::{Bench, Stage};
 use offramp_lab::{device, machine, run as runner};
-use offramp_offload::caps::Offloads;
-use offramp_offload::names;
 use offramp_ports::sys::{cpu, privilege};
 use offramp_testbed::device::{DeviceError, default_state_dir, restore_interface};
 use offramp_testbed::error::TestbedError;
@@ -365,41 +365,12 @@ fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result
     let all = guest.map_or_else(|| plans(&settings), |(by, driver)| guest_plans(&settings, by, driver));
     let groups = plan::groups();
     let known: Vec<&str> = all.iter().map(|plan| plan.name.as_str()).chain(groups.iter().map(|(of, _)| *of)).collect();
-    let only = args.only.iter().map(|word| experiments_of(word, &known)).collect::<Result<Vec<_>, _>>()?.concat();
+    let only = args.only.iter().map(|word| only::experiments_of(word, &known)).collect::<Result<Vec<_>, _>>()?.concat();
     let wanted = |plan: &Plan| match only.as_slice() {
         [] => args.list || !plan.on_request,
         only => only.iter().any(|name| is_called(plan, name)),
     };
     Ok(all.into_iter().filter(wanted).collect())
-}
-
-/// Returns the experiments that a word means: one name, or the names with one of the word's features, or else with one of
-/// its offloads.
-fn experiments_of(word: &str, known: &[&str]) -> Result<Vec<String>, TestbedError> {
-    if known.contains(&word) {
-        return Ok(vec![word.to_owned()]);
-    }
-    let found = sharing(word, known);
-    if found.is_empty() {
-        let words =
-            names::all().filter(|of_table| !sharing(of_table, known).is_empty()).map(|of_table| of_table as &str);
-        let hint = names::hint(word, known.iter().copied().chain(words));
-        return Err(TestbedError::UnknownExperiment { name: word.to_owned(), hint, known: known.join(", ") });
-    }
-    Ok(found)
-}
-
-/// Returns the names that share a feature with a word, or else an offload.
-fn sharing(word: &str, known: &[&str]) -> Vec<String> {
-    let (offloads, features) = (names::offloads(word).unwrap_or(Offloads::empty()), names::features(word));
-    let has_feature = |name: &str| names::features(name).iter().any(|feature| features.contains(feature));
-    let has_offload = |name: &str| {
-        names::offloads(name).is_some_and(|of_name| of_name != Offloads::RATIFIED && of_name.intersects(offloads))
-    };
-    let found = |is_meant: &dyn Fn(&str) -> bool| {
-        known.iter().filter(|name| is_meant(name)).map(|name| (*name).to_owned()).collect::<Vec<_>>()
-    };
-    [found(&has_feature), found(&has_offload)].into_iter().find(|found| !found.is_empty()).unwrap_or_default()
 }
 
 /// Returns whether `name` is the name of the plan or of its group.
@@ -594,7 +565,7 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
         streams: args.streams as usize,
         congestion: args.congestion.clone(),
         state_dir: args.state_dir(),
-        only: args.only.iter().map(|word| experiments_of(word, &known)).collect::<Result<Vec<_>, _>>()?.concat(),
+        only: args.only.iter().map(|word| only::experiments_of(word, &known)).collect::<Result<Vec<_>, _>>()?.concat(),
     };
     let mut experiments = Vec::new();
     let outcome = device::run(&config, stop, &mut |line| eprintln!("{line}"), &mut experiments);

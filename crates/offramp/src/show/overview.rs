@@ -140,7 +140,7 @@ fn state(port: &PortStatus) -> &'static str {
 fn host(host: &HostStatus) -> String {
     match host {
         HostStatus::VhostUser(guest) => {
-            let file = guest.socket.file_name().map(Path::new).unwrap_or(&guest.socket);
+            let file = guest.socket.file_name().map_or(&*guest.socket, Path::new);
             file.display().to_string()
         }
         HostStatus::Tap(tap) => format!("tap {}", tap.interface),
