@@ -1,7 +1,7 @@
-//! Builds running adapters from a configuration.
+//! Builds running ports from their configurations, and connects the ports to their wires.
 //!
-//! A cable connects two ports, queue pair by queue pair. Every other wire is a switch that runs in one thread. The
-//! switch is a switch named in the configuration, or a link between one port and the interface on its wire.
+//! A cable connects two ports, queue pair by queue pair. All other wires are switches, each with one thread: a switch
+//! of the configuration, or a switch with two ports (a link) between a port and the interface on its wire.
 //!
 //! The same code opens the ports in the file and the ports added later. Privileged devices are opened only at the start
 //! of the daemon.
@@ -74,12 +74,12 @@ fn open_host(config: &PortConfig, threads: &Threads) -> Result<RunningHost, Buil
     opened.map_err(|cause| BuildError::Device { port: config.name.clone(), cause })
 }
 
-/// Opens the guests, and starts the threads of cables and links. Ports on switches are connected later by
-/// [`connect_to`].
+/// Opens the hosts that need no privileges, and starts the threads of cables and links. Ports on switches are connected
+/// later by [`connect_to`].
 ///
 /// # Errors
-/// Fails if a guest's socket cannot be opened or a thread cannot be started. Ports and threads started before the
-/// failure are ended again.
+/// Fails if a host cannot be opened or a thread cannot be started. Ports and threads started before the failure are
+/// ended again.
 pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result<Vec<Port>, BuildError> {
     let mut opened = Vec::new();
     for (port, (host, wire)) in ports.iter().zip(devices.0) {

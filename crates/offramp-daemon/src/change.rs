@@ -3,14 +3,14 @@
 use crate::schema::{Difference, RefusalCode};
 use std::sync::mpsc::SyncSender;
 
-/// A change.
+/// The kinds of changes.
 #[derive(Debug)]
 pub enum Change {
     /// Adds the ports and switches in the text `toml`. Error messages call this text `source`.
     Add { source: String, toml: String },
     /// Removes ports and switches.
     Remove { ports: Vec<String>, switches: Vec<String> },
-    /// Reads the configuration file again.
+    /// Reads the configuration file again, and applies its changes.
     Reload,
     /// Refuses every later change.
     Stop,

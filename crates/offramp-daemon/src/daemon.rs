@@ -1,4 +1,4 @@
-//! The running daemon: its answers, its changes, and its end.
+//! The running daemon: answers requests, changes settings of running ports, and stops all ports and switches.
 
 use super::change::{Asked, Change, Outcome as Changes};
 use super::config::{Config, PortConfig};
@@ -31,7 +31,7 @@ pub struct Daemon {
     threads: Threads,
     sandbox: SandboxStatus,
     changes: Sender<Asked>,
-    /// The lock of the state also serialises changes.
+    /// Changes of settings and of associations hold this lock, so that they are made one after the other.
     state: Mutex<State>,
 }
 
@@ -100,12 +100,14 @@ impl Daemon {
 
     fn show(&self, name: Option<&str>, is_summary: bool) -> Result<Status, Answer> {
         name.map(|name| self.state().port_or_switch(name)).transpose()?;
-        // Reading many touched pages takes time, so the mappings are read while the state is not locked.
+        // The kernel counts the touched pages of every mapping, and this takes time. So the mappings are read while the
+        // state is not locked.
         let detail = if is_summary { Detail::Summary } else { Detail::Full(self.mappings(name)) };
         Ok(self.status_of(self.state(), name, &detail))
     }
 
-    /// Returns the mappings of the guests' memory. The list is empty if no guest with memory is to be shown.
+    /// Returns the process's mappings, with which `show` counts the touched memory of guests. The list is empty if the
+    /// answer about `name` includes no guest with memory. Returns `None` if the kernel provides no list of mappings.
     fn mappings(&self, name: Option<&str>) -> Option<Vec<Mapping>> {
         let has_memory = |port: &Arc<Port>| port.with_guest(|guest| guest.status().memory_bytes > 0) == Some(true);
         let is_shown = |(_, port): &(_, &PortConfig)| is_shown(port, name);
@@ -115,7 +117,8 @@ impl Daemon {
         if is_needed { self.threads.touched.read() } else { Some(Vec::new()) }
     }
 
-    /// Returns the status of everything, of the port `name`, or of the switch `name` and its ports.
+    /// Returns the status of the port `name`, of the switch `name` and its ports, or, without a name, of all ports and
+    /// switches.
     fn status_of(&self, state: MutexGuard<'_, State>, name: Option<&str>, detail: &Detail) -> Status {
         let (config, until) = (&state.config, Instant::now() + STATIONS_TIME_MAX);
         let ports = || state.ports.iter().zip(&config.ports);
@@ -165,7 +168,7 @@ impl Daemon {
         set_link_on(port, link.unwrap_or(was_link_on))
             .and_then(|()| allow(port, (port.control.offloads() | on) - off))
             .map_err(|error| {
-                // A host that is gone cannot restore its old link state; the error is ignored.
+                // If the host is gone, its link cannot be set back to the old state; this second error is ignored.
                 drop(set_link_on(port, was_link_on));
                 Answer::refuse(RefusalCode::HostRefused, error)
             })?;
@@ -176,7 +179,8 @@ impl Daemon {
             port.control.set_limits(limits);
         }
         port.wake();
-        // The list also includes features whose use changes because they depend on a named feature.
+        // The list also includes features that the request does not name, but whose use changes because they depend on
+        // a named feature.
         let changed = before.symmetric_difference(port.host.in_use(port.control.offloads()));
         let answer = Changed {
             port: port.name.clone(),
@@ -210,7 +214,7 @@ impl Daemon {
     /// Stops fetching from all hosts, sends the queued frames, and ends the threads. Returns whether all queued frames
     /// were sent. The guests' sockets are removed, and later requests are refused.
     pub fn stop(&self) -> bool {
-        // After this change, every change is refused.
+        // This change makes the daemon refuse all later changes.
         let _ = self.change(Change::Stop);
         let marks = |port: &Arc<Port>| {
             let queues = port.queues.iter().map(|queue| Arc::clone(&queue.mark));
@@ -304,14 +308,15 @@ impl Handler for Daemon {
     }
 }
 
-/// Returns whether an answer about `name`, a port or a switch, has this port.
+/// Returns whether an answer about `name`, a port or a switch, includes this port. An answer without a name includes
+/// all ports.
 fn is_shown(port: &PortConfig, name: Option<&str>) -> bool {
     name.is_none_or(|name| port.name == name || port.is_on(name))
 }
 
-/// Changes the features allowed on a port. The adapter allows new features before the features are offered to the host.
-/// The adapter disallows old features after the offer to the host has ended. So the adapter never receives a frame with
-/// a feature that the adapter does not allow.
+/// Changes the features allowed on a port. The adapter first allows the old and the new features together. Then the new
+/// features are offered to the host. Last, the adapter disallows the old features. So the adapter never receives a
+/// frame with a disallowed feature.
 pub fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
     let before = port.control.offloads();
     port.control.set_offloads(before | offloads);

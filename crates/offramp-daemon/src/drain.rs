@@ -17,7 +17,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The phases of draining, in their order.
+/// The phases in their order: no draining, the first phase, and the second phase.
 const RUNNING: u8 = 0;
 const SHUT: u8 = 1;
 const EMPTYING: u8 = 2;
@@ -138,7 +138,8 @@ impl Drain for Switch<AnyHost> {
     }
 }
 
-/// A task that records the completed phases of draining, and its own end.
+/// A task that takes part in draining. Its mark records the phases that it has completed, and the error with which it
+/// ended.
 pub struct Resting<T> {
     task: T,
     rest: Arc<Rest>,
@@ -178,7 +179,7 @@ impl<T: Drain> Task for Resting<T> {
 
     fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
         watch.readable(self.rest.bell());
-        // During draining, the task is polled until its thread ends.
+        // During draining, the task is polled without sleep, so it needs no events of its host.
         if self.rest.phase() == RUNNING {
             self.task.watch(now_ns, watch);
         }

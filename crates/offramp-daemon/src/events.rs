@@ -1,4 +1,4 @@
-//! Events for `monitor`. Each client has its own queue, so a client that does not read delays no thread.
+//! Events for the clients of `monitor`. Each client has its own queue, so a client that does not read delays no thread.
 
 use crate::schema::{Event, EventKind};
 use offramp_offload::sync::lock;
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant, SystemTime};
 /// Maximum number of events queued for a client; further events are lost for that client.
 pub const QUEUE_EVENTS_MAX: usize = 1024;
 
-/// Maximum time for which the ending daemon waits for its clients to be told.
+/// Maximum time for which the daemon, before it ends, waits until the clients have received the last event.
 const END_TIME_MAX: Duration = Duration::from_millis(200);
-/// Time between two checks whether every client was told.
+/// Time between two checks whether all clients have received the last event.
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The clients that receive events.
@@ -68,7 +68,8 @@ impl Events {
     pub fn end(&self) {
         let until = Instant::now() + END_TIME_MAX;
         loop {
-            // A repeated event reaches nobody: it only finds the clients that have left.
+            // Each client disconnects after the first of these events. Publishing the event again removes the
+            // disconnected clients from the list.
             self.publish(EventKind::Ended {});
             if lock(&self.0).is_empty() || Instant::now() > until {
                 return;

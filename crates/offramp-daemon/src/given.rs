@@ -1,5 +1,5 @@
-//! Guest sockets that are not named in the file. The daemon gets the sockets from `--socket-path`, `--fd`, or a service
-//! manager (`sd_listen_fds(3)`).
+//! Guest sockets that replace the sockets in the configuration file. The daemon gets them from `--socket-path`, `--fd`,
+//! or a service manager (`sd_listen_fds(3)`).
 
 use super::config::Config;
 use crate::schema::unknown;
@@ -106,7 +106,7 @@ impl Given {
         Ok(given)
     }
 
-    /// Replaces socket paths of the file with the paths of the passed sockets.
+    /// Replaces socket paths of the file with the path of `--socket-path` and the paths of the passed sockets.
     pub fn replace(&self, config: &mut Config) {
         for (port, path) in guests(config) {
             if let Some(given) = self.paths.get(port) {

@@ -11,7 +11,8 @@ use offramp_ports::ipsec_mb;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Returns the name of the cipher library, with the reason if it is not the faster library.
+/// Returns the name of the cipher library, followed by the reason why the faster library, ipsec-mb, is not used, if
+/// any.
 fn library_shown(library: &dyn CipherLibrary) -> String {
     let (name, (_, reason)) = (library.name(), ipsec_mb::preferred());
     reason.map_or_else(|| name.to_owned(), |reason| format!("{name} ({reason})"))

@@ -1,5 +1,5 @@
-//! The kinds of hosts, and of interfaces on a wire. A new kind needs one file in this folder and one line in one of the
-//! two lists.
+//! The kinds of hosts, and the kinds of interfaces on a wire. A new kind needs one file in this folder, and one line in
+//! the list of hosts (`hosts!`) or of interfaces (`WIRES`).
 
 pub mod host;
 pub mod null;
@@ -253,7 +253,8 @@ fn parsed<K: DeserializeOwned>(check: &Check<'_>, value: &Value<'_>) -> Result<K
     K::deserialize(value.clone().into_deserializer()).map_err(|error| check.0.refused(&error))
 }
 
-/// Returns the keys known to serde. Serde's error for an unknown key lists the known keys in backquotes.
+/// Returns the keys of the type `K`. Serde has no list of keys, but its error for an unknown key names all known keys
+/// in backquotes.
 pub fn keys_of<K: DeserializeOwned>() -> Vec<String> {
     let refusal = toml::from_str::<K>("'' = 0").err();
     let reason = refusal.map(|error| error.message().to_owned()).unwrap_or_default();

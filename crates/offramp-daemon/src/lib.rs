@@ -1,5 +1,6 @@
-//! The daemon of offramp as a library. The daemon runs ports with a host and a wire, connects ports by cables and
-//! switches, and answers the operator's requests.
+//! The daemon of offramp as a library. The daemon runs ports. Each port is a virtual network adapter between a host (a
+//! guest or the kernel) and a wire (a cable, a switch or an interface). The daemon also answers the operator's
+//! requests.
 //!
 //! The entry point is [`Daemon`], the running ports and switches of one configuration. [`Process`] adds the other parts
 //! of `offramp up`: privileges, sandbox, control sockets, metrics and signals. The command line and the printed tables
@@ -10,14 +11,15 @@
 //! | [`schema`] | types of all text formats: keys of the file, requests and answers of the control socket |
 //! | [`control`] | the control protocol; [`control::client`] sends requests to a daemon |
 //! | `config` | the checked configuration; every error names the line and the remedy |
-//! | `run` | [`Process`] and [`Daemon::start`]: the order of the start |
+//! | `run` | [`Process`] and [`Daemon::start`]: the steps of the start, in their order |
 //! | `kind` | the kinds of hosts and of interfaces on a wire, one file per kind |
 //! | `build`, `port`, `switch` | building running ports and switches from a configuration |
 //! | `daemon`, `show`, `rates`, `change`, `apply` | answering requests; adding and removing ports and switches at run time |
 //! | `ipsec`, `sa_log`, `state` | security associations, their events, and their sequence numbers kept over a crash |
-//! | `drain`, `watchdog`, `events`, `report` | stopping without a lost frame; stalled threads; events and log lines |
+//! | `drain`, `watchdog`, `events`, `report` | stopping without losing frames; detecting stalled threads; events and log lines |
 //! | `metrics` | counters for Prometheus |
-//! | `privilege`, `sandbox`, `process`, `notify`, `given` | the process's user, sandbox, limits and service manager |
+//! | `privilege`, `sandbox`, `process` | the process's user, its sandbox, and its limits |
+//! | `notify`, `given` | notifications to the service manager; guest sockets that replace the sockets in the file |
 //!
 //! # A switch with two ports
 //! Each port waits for a guest at its own socket. The example needs no privilege.

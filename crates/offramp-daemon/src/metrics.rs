@@ -97,7 +97,7 @@ impl Stream for UnixStream {
 }
 
 fn serve<L: Listener<Stream: Stream>>(listener: L, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
-    // A client above the limit sees the end of its connection.
+    // A client above the limit of clients is disconnected without an answer.
     serve_each("ofr-metrics", listener, move |stream| answer(stream, handler.as_ref()), drop, sandbox)
 }
 
@@ -306,7 +306,7 @@ mod tests {
             assert!(names.peek().is_some(), "{text}");
             names.for_each(|name| assert!(known.contains(name), "{name} in {text}: there is none"));
         }
-        // Names of metrics on the page, except abbreviated names.
+        // The names of metrics on the page, without patterns and expressions.
         let listed =
             page.split('`').filter(|name| name.starts_with("offramp_") && !name.contains(['{', '>', '=', '*']));
         listed.for_each(|name| {

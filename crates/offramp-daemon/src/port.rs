@@ -168,7 +168,7 @@ impl Port {
         self.queues.iter().for_each(|queue| queue.worker.wake());
     }
 
-    /// Returns whether the thread of this queue pair is currently in the port's host.
+    /// Returns whether the thread of this queue pair currently polls the port's host.
     pub fn is_served_by(&self, queue: &Queue) -> bool {
         let Some(task) = queue.worker.pulse().task else { return false };
         match &queue.place {
@@ -213,7 +213,7 @@ impl Port {
     }
 }
 
-/// One queue pair of an adapter, or all queue pairs of a TAP on a switch.
+/// One queue pair of a port, or all queue pairs of a TAP on a switch, with its thread.
 #[derive(Debug)]
 pub struct Queue {
     pub mark: Arc<Mark>,

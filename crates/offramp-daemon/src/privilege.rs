@@ -17,7 +17,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// The user "nobody" on every Linux.
+/// The uid of the user "nobody" on Linux systems.
 const NOBODY_UID: Uid = Uid::from_raw(65_534);
 
 /// An error while giving up privileges. After this error, the daemon does not run.
@@ -74,8 +74,8 @@ impl Groups {
         found.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns whether the group was looked up. The process joins a looked-up group if the process needs the
-    /// membership.
+    /// Returns whether the group was looked up, so that the process can give it a socket: an unprivileged process has
+    /// joined all groups that were looked up.
     pub fn has(&self, group: &str) -> bool {
         self.0.contains_key(group)
     }
@@ -86,8 +86,8 @@ impl Groups {
     }
 }
 
-/// Returns the found entry. A system without the file of the entries (`/etc/passwd`, `/etc/group`) has no entry: the C
-/// library reports `ENOENT` there (getpwnam(3)).
+/// Converts the result of a search for a user or group. If the file of users or groups (`/etc/passwd`, `/etc/group`) is
+/// missing, the C library reports `ENOENT` (getpwnam(3)); this function then returns no entry.
 fn known<T>(found: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
     if matches!(found, Err(Errno::ENOENT | Errno::ESRCH)) { Ok(None) } else { found }
 }
@@ -102,7 +102,7 @@ impl Identity {
         let own = Uid::effective();
         let find = |name| known(User::from_name(name)).map_err(|e| system("reading the users")(e.into()));
         let user = match &config.daemon.user {
-            // Root needs no entry to stay root.
+            // Root needs no entry in `/etc/passwd` to stay root.
             Some(name) if name == "root" && own.is_root() => None,
             Some(name) => Some(find(name)?.ok_or_else(|| PrivilegeError::NoUser(name.clone()))?),
             // Root owns the machine's files, so the daemon must not stay root by accident.

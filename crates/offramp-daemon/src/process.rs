@@ -1,4 +1,4 @@
-//! The limits of the process, its core dumps, and its end after a thread has failed.
+//! Raises the limit of open files, forbids core dumps, and ends the process if a thread panics.
 
 use crate::control::server::CLIENT_THREAD;
 use nix::sys::prctl::set_dumpable;
@@ -23,8 +23,9 @@ pub fn prepare() -> io::Result<()> {
     Ok(())
 }
 
-/// Forbids core dumps of the process, including core dumps into a program, and tracing of the process by its own user.
-/// A change of user undoes the setting, so this function must be called again after the change.
+/// Forbids core dumps of the process, including core dumps that the kernel pipes to a program (core(5)). Also forbids
+/// the process's own user to trace the process. A change of user undoes the setting, so this function must be called
+/// again after the change.
 ///
 /// # Errors
 /// Fails if the system refuses the setting.

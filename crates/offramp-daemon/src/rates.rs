@@ -12,7 +12,7 @@ const BITS_PER_BYTE: f64 = 8.0;
 #[derive(Debug, Default)]
 pub struct PortRates(Mutex<Vec<[Sampled; 2]>>);
 
-/// The last sample of a direction, and the rates since the sample before it.
+/// The counters of one direction at the last sample, and the rates between the last two samples.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sampled {
     at_ns: u64,

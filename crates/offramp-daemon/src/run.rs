@@ -1,4 +1,5 @@
-//! Starts and ends the daemon, either within a process that keeps its rights, or as the process `offramp up`.
+//! Starts and ends the daemon, either inside another program, whose process keeps its privileges, or as the process of
+//! `offramp up`.
 //!
 //! `offramp up` first reads the file, opens privileged devices and gives up privileges. The process then opens the
 //! stored sequence numbers of the keys, enters the sandbox and creates the control socket. Last, the process starts the
@@ -35,11 +36,12 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Permissions of created directories: for a control socket in the view of every user, and for one user alone.
+/// Permissions of the directories that the daemon creates: the public directory of a control socket, and a directory
+/// for the daemon's user only.
 const CONTROL_DIRECTORY_MODE: u32 = 0o755;
 const PRIVATE_DIRECTORY_MODE: u32 = 0o700;
 
-/// The start of the line of readiness on standard output.
+/// The beginning of the line on standard output that reports readiness.
 pub const READY: &str = "offramp: ready: ";
 
 /// The error of a failed start, as a one-line message.
@@ -67,13 +69,14 @@ enum Cause {
     System { doing: &'static str, cause: io::Error },
 }
 
-/// The socket of the only guest in the file, if the file does not name the socket.
+/// Options that replace the socket path in the file. Each option requires a file with exactly one guest for which the
+/// daemon listens.
 #[derive(Clone, Debug, Default)]
 pub struct GuestSockets {
-    /// The descriptor of a listening socket that is open at the start of the process. The process takes ownership of
+    /// The descriptor of a listening socket, inherited from the parent process (`--fd`). The process takes ownership of
     /// the descriptor.
     pub fd: Option<RawFd>,
-    /// A path that replaces the socket's path in the file.
+    /// A path that replaces the path in the file (`--socket-path`).
     pub path: Option<PathBuf>,
 }
 
@@ -119,7 +122,7 @@ pub fn check(input: &Input, sockets: &GuestSockets) -> Result<(usize, Vec<String
     Ok((config.ports.len(), user.into_iter().chain(missing).collect()))
 }
 
-/// Reads the configuration, and takes the passed sockets.
+/// Reads the configuration, and takes ownership of the sockets passed by the parent process.
 fn read(input: &Input, sockets: &GuestSockets) -> Result<(Config, Given), Cause> {
     let passed = given::take(sockets.fd)?;
     let mut config = input.load()?;
@@ -227,7 +230,7 @@ fn begin(input: &Input, sockets: &GuestSockets) -> Result<Process, Cause> {
     let (config, given) = read(input, sockets)?;
     let system = |doing| move |cause| Cause::System { doing, cause };
     process::prepare().map_err(system("setting the limits of the process"))?;
-    // The signal handlers are installed before any step that a signal would leave half done.
+    // The signal handlers are installed first, so that no signal ends the process in the middle of a later step.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
     let file = input.file().map_err(system("finding the file"))?;
     let identity = Identity::find(&config)?;
@@ -281,7 +284,8 @@ fn make_control_directory(config: &DaemonConfig, identity: &Identity) -> Result<
     let path = config.directory();
     let is_private = directory::is_private(path)?;
     let mode = if is_private { PRIVATE_DIRECTORY_MODE } else { CONTROL_DIRECTORY_MODE };
-    // A killed daemon may have left its private directory behind.
+    // A daemon that was killed may have left its private directory behind. So an existing private directory also counts
+    // as created by this daemon, and is removed at the end.
     let is_own = identity.make_directory(path, mode)? || is_private;
     let made = is_own.then(|| MadeDirectory::new(path));
     // Another user may have created the directory since the first check.
@@ -289,8 +293,8 @@ fn make_control_directory(config: &DaemonConfig, identity: &Identity) -> Result<
     Ok(made)
 }
 
-/// Prints the line of readiness: the numbers of ports and switches, and the control socket. Standard output may
-/// have no reader; the error is ignored.
+/// Prints the line that reports readiness, with the numbers of ports and switches, and the path of the control socket.
+/// Standard output may have no reader, so a write error is ignored.
 fn say_ready(daemon: &Daemon) {
     let state = daemon.state();
     let count = |number: usize, one: &str, more: &str| format!("{number} {}", if number == 1 { one } else { more });
@@ -303,7 +307,7 @@ fn say_ready(daemon: &Daemon) {
 /// Prints the active restrictions of the sandbox, and warns of restrictions that the kernel lacks.
 fn say(sandbox: &SandboxStatus) {
     if sandbox.lacks.is_empty() {
-        // Standard output may have no reader; the error is ignored.
+        // Standard output may have no reader, so a write error is ignored.
         let _ = writeln!(io::stdout(), "offramp: {sandbox}");
     } else {
         log!("offramp: {sandbox}");

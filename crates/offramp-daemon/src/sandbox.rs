@@ -44,8 +44,9 @@ fn noted<T>(result: Result<T, SandboxError>, lacks: &mut Vec<String>) -> Option<
     result.map_err(|error| lacks.push(error.to_string())).ok()
 }
 
-/// Returns the permitted directories. `SIGHUP` needs the directories of the configuration and its keys, since editors
-/// replace the old file by a new file. In the directories of sockets, the daemon creates and removes files.
+/// Returns the directories to which the sandbox permits access. At `SIGHUP`, the daemon reads the configuration and its
+/// key files again. Editors replace these files by new files, so access is permitted to their directories and not to
+/// the single files. In the directories of sockets, the daemon creates and removes files.
 fn files(config: &Config, file: Option<&Path>, notify_socket: Option<&str>) -> FileAccess {
     let directory = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let mut read: Vec<PathBuf> =

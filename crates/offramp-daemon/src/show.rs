@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Maximum wait for the stations of all switches. A stalled thread sends none.
+/// Maximum time for which an answer waits for the stations of all switches. A stalled switch thread does not send its
+/// stations.
 pub const STATIONS_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// The smallest MTU on each switch.
@@ -37,12 +38,13 @@ pub fn switch_mtus(config: &Config) -> SwitchMtus<'_> {
     mtus
 }
 
-/// The content of a port's status.
+/// The selected content of a port's status.
 #[derive(Debug)]
 pub enum Detail {
     /// Names, states, features in use, losses that occurred, and rates.
     Summary,
-    /// Everything, with the mappings of guests' memory; `None` if the kernel provides no list of mappings.
+    /// Everything. The field holds the mappings of the guests' memory; `None` if the kernel provides no list of
+    /// mappings.
     Full(Option<Vec<Mapping>>),
 }
 
@@ -94,7 +96,7 @@ pub fn port_status(port: &Port, config: &PortConfig, mtus: &SwitchMtus<'_>, deta
     }
 }
 
-/// Writes a range of VLANs in the file's format.
+/// Formats a range of VLANs as in the configuration file.
 fn vlans_text(range: &RangeInclusive<u16>) -> String {
     let (first, last) = (range.start(), range.end());
     if first == last { first.to_string() } else { format!("{first}-{last}") }
@@ -113,7 +115,7 @@ pub struct FeatureStates {
 }
 
 impl FeatureStates {
-    /// Reads the states.
+    /// Reads the states of a port's features.
     pub fn of(port: &Port) -> Self {
         let (host, allowed) = (&port.host, port.control.offloads());
         Self {
@@ -195,15 +197,17 @@ fn wire_lost(port: &Port, stats: &QueueStats) -> WireLost {
 #[derive(Debug)]
 pub struct AskedSwitch {
     status: SwitchStatus,
-    /// The name of each port, and its place in the configuration, by the port's number on the switch.
+    /// For each port's index on the switch: the port's place among the switch's ports in the configuration, and its
+    /// name.
     ports: BTreeMap<usize, (usize, String)>,
-    /// The addresses bound to each port.
+    /// The configured `mac_addresses` of the switch's ports, each with the place and the name of its port.
     bound: Vec<(usize, String, [u8; 6])>,
     list: Receiver<StationList>,
 }
 
 impl AskedSwitch {
-    /// Asks the thread of a switch for its stations. `ports` are all ports with their configurations.
+    /// Asks the thread of a switch for its stations, or only for their number and ages if `has_list` is `false`.
+    /// `ports` are all ports of the daemon with their configurations.
     pub fn ask<'a>(
         switch: &RunningSwitch,
         config: &SwitchConfig,
@@ -244,7 +248,8 @@ impl AskedSwitch {
         Self { status, ports: places.collect(), bound: bound.collect(), list }
     }
 
-    /// Waits for the stations, until `until` at the latest.
+    /// Waits for the stations until `until` at the latest, and returns the status. After this time, the status has no
+    /// stations.
     pub fn finish(self, until: Instant) -> SwitchStatus {
         let Self { mut status, ports, bound, list } = self;
         let left = until.saturating_duration_since(Instant::now());

@@ -1,4 +1,5 @@
-//! The state directory: the sequence number of each key, kept across a crash.
+//! The state directory. For each IPsec key, the directory stores a sequence number up to which no number is used or
+//! accepted again, even after a crash of the daemon.
 //!
 //! The directory has two files, `keys.0` and `keys.1`, accessible only to the daemon's user. Each file is a complete
 //! state:
@@ -11,14 +12,15 @@
 //! sha256 83d0…4c
 //! ```
 //!
-//! The first line is the version of the format. A key's line has its direction, the SPI (0: any), the SHA-256 of the
-//! key and the mark. The line of the oldest key comes first. The last line is the SHA-256 of all preceding lines.
+//! The first line is the version of the format. The line of a key contains its direction, the SPI (0: any), the SHA-256
+//! of the key, and the stored sequence number, called the mark of the key. The line of the oldest key comes first. The
+//! last line is the SHA-256 of all preceding lines.
 //!
 //! Each state that the daemon writes has a generation number, one higher than the number of the previous state. The new
 //! state overwrites the older file and is synced; during the write, the newer file stays complete. In a partly written
-//! file, the last line does not match the preceding lines. A partly written file is ignored, because no sequence number
-//! reserved in the file was granted yet. If neither file is complete, or a file is missing, the marks of the keys are
-//! unknown: the daemon does not start.
+//! file, the last line does not match the preceding lines. The daemon ignores a partly written file, because it has not
+//! yet granted any sequence number that only this file reserves. If neither file is complete, or a file is missing, the
+//! marks of the keys are unknown: the daemon does not start.
 //!
 //! Both files are opened before the daemon enters its sandbox, in which the daemon can open no file.
 
@@ -83,7 +85,7 @@ pub fn open_keys(directory: Option<&Path>) -> Result<(Arc<KeyRegistry>, Keeper),
     Ok((Arc::new(KeyRegistry::lasting(Box::new(file), &marks, RESERVED_NUMBERS, waker)), keeper))
 }
 
-/// The thread that reserves sequence numbers.
+/// The thread that reserves sequence numbers ahead of their use, by writing higher marks to the state directory.
 #[derive(Debug, Default)]
 pub struct Keeper(Arc<Sleeper>);
 
@@ -199,7 +201,8 @@ impl KeyFile {
         }
         let (newest, generation, marks) = newest.ok_or_else(damaged)?;
         let mut state = Self { files, newest, generation, _directory: directory };
-        // After this loop, a later start no longer takes a missing or empty file for a file of a new directory.
+        // After this loop, both files contain a state. So a later start takes a missing or empty file for damage, and
+        // not for the file of a new directory.
         while state.generation < FIRST_GENERATION {
             state.write(&marks).map_err(|error| failed(error.to_string()))?;
         }
@@ -272,7 +275,8 @@ fn open_file(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// Creates the first file with a complete state, because an empty file is no state.
+/// Creates the first file. The file gets its name only when it contains a complete state, because [`KeyFile::open`]
+/// takes an empty first file for damage.
 fn make_first(path: &Path, directory: &File) -> io::Result<()> {
     let unfinished = path.join(UNFINISHED);
     match fs::remove_file(&unfinished) {
@@ -297,7 +301,7 @@ fn read(mut file: &File) -> io::Result<Content> {
     Ok(state.map_or(Content::Broken, |(generation, marks)| Content::State { generation, marks }))
 }
 
-/// Writes bytes as hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

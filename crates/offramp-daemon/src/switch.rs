@@ -1,4 +1,4 @@
-//! A named switch, and its thread.
+//! A running switch of the configuration, and its thread.
 
 use super::config::{PortConfig, SwitchConfig};
 use super::drain::{AnyHost, Mark, Resting};
@@ -46,7 +46,7 @@ impl SwitchThread {
     }
 }
 
-/// A named switch, whose ports share its table equally.
+/// A switch of the configuration. Its ports share its MAC table equally.
 #[derive(Debug)]
 pub struct RunningSwitch {
     pub name: String,
@@ -117,13 +117,13 @@ fn placing(switch: &str, ports: &[PortConfig]) -> (Option<Vec<usize>>, Polling) 
     (cpu.map(|&cpu| vec![cpu]), on_it().fold(Polling::Off, |polling, port| polling.or(port.polling())))
 }
 
-/// Returns the flood limit. With a limit of 0, the burst is also 0.
+/// Returns the flood limit for `frames_per_s`. With a rate of 0, the burst is also 0, so the switch floods no frame.
 fn flood_limit(frames_per_s: u32) -> FloodLimit {
     let FloodLimit { burst_frames, .. } = FloodLimit::default();
     FloodLimit { frames_per_s, burst_frames: if frames_per_s == 0 { 0 } else { burst_frames } }
 }
 
-/// Starts the thread of a queue pair, or of a switch.
+/// Starts a thread that runs `tasks`: one or both ends of a queue pair's cable, or a switch.
 ///
 /// # Errors
 /// Fails if the thread cannot be started.

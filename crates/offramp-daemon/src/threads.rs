@@ -1,4 +1,4 @@
-//! The state shared by threads and sockets.
+//! Objects of the daemon that its threads and sockets share.
 
 use super::drain::Rest;
 use super::events::Events;
@@ -10,10 +10,10 @@ use offramp_ports::sys::sandbox::Sandbox;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The state shared by all threads and sockets.
+/// The objects that all threads and sockets share.
 #[derive(Clone, Debug)]
 pub struct Threads {
-    /// The registry of keys, with the used sequence numbers of all ports' associations.
+    /// The registry of IPsec keys, with the sequence numbers used by the associations of all ports.
     pub keys: Arc<KeyRegistry>,
     pub rest: Arc<Rest>,
     pub sandbox: Sandbox,
@@ -24,6 +24,6 @@ pub struct Threads {
     pub socket_directories: Option<Vec<PathBuf>>,
     /// The clients that receive events.
     pub events: Arc<Events>,
-    /// Passed sockets that the file does not name.
+    /// Guest sockets that replace the sockets in the file.
     pub given: Arc<Given>,
 }

@@ -1,4 +1,4 @@
-//! The memory in the process's page tables, per mapping.
+//! The touched bytes of each memory mapping: the bytes that are present in the process's page tables.
 
 use offramp_offload::sync::lock;
 use std::collections::BTreeSet;
@@ -29,7 +29,8 @@ impl TouchedMemory {
     }
 }
 
-/// Parses the list. Huge pages of hugetlbfs are not part of `Rss` (Linux `Documentation/filesystems/proc.rst`).
+/// Parses the list. `Rss` excludes huge pages of hugetlbfs (Linux `Documentation/filesystems/proc.rst`), so their bytes
+/// are added.
 fn mappings(list: impl BufRead) -> io::Result<Vec<Mapping>> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in list.lines() {
@@ -46,8 +47,8 @@ fn mappings(list: impl BufRead) -> io::Result<Vec<Mapping>> {
     Ok(mappings)
 }
 
-/// Returns the touched bytes of the mappings that overlap `places`. The mappings are in the order of their addresses.
-/// The kernel may have merged adjacent mappings.
+/// Returns the touched bytes of the mappings that overlap `places`. The mappings are in the order of their addresses. A
+/// mapping counts as a whole: the kernel may have merged adjacent mappings.
 pub fn bytes_at(mappings: &[Mapping], places: &[Range<u64>]) -> u64 {
     let at_place = |place: &Range<u64>| {
         let first = mappings.partition_point(|(at, _)| at.end <= place.start);

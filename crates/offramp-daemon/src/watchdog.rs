@@ -1,5 +1,5 @@
-//! The watchdog of the frame threads: the watchdog finds the port that causes a stall, interrupts the thread, and
-//! disconnects the guest.
+//! The watchdog of the threads that forward frames. If a thread stalls, the watchdog finds the port that causes the
+//! stall, interrupts the thread, and disconnects the guest.
 //!
 //! One thread serves all guests of a switch, and a guest must not stall the thread for long. After one second of a
 //! stall, the watchdog reports the port and interrupts the stalled thread. After another second, the watchdog
@@ -35,15 +35,15 @@ const LOOKS_PER_RATES: usize = 4;
 /// Maximum time between two checks, nanoseconds. After a longer time, the watchdog measures the stall anew, because the
 /// machine was suspended, or too busy to run the watchdog.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
-/// Lengths of a thread's stall, excluding sleep, nanoseconds: until the watchdog reports and interrupts the thread, and
-/// until the watchdog disconnects the port's frontend.
+/// Durations of a thread's stall, excluding sleep, in nanoseconds: after the first, the watchdog reports and interrupts
+/// the thread; after the second, the watchdog disconnects the port's frontend.
 const NAMED_NS: u64 = 1_000_000_000;
 const ENDED_NS: u64 = 2 * NAMED_NS;
 
 /// The watchdog's action on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Take no action: the thread makes turns, or has not stalled for long.
+    /// Take no action: the thread makes turns (rounds over its tasks), or has not stalled for long.
     Nothing,
     /// Report the stall: the thread has stalled for a second.
     Name,
@@ -67,7 +67,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns the action for a thread. The thread has made `turns` turns, and is in `port` or asleep, at `now_ns`.
+    /// Returns the action for a thread that, at `now_ns`, has made `turns` turns, and is asleep or polls the host of
+    /// `port`.
     fn look(&mut self, Pulse { turns, is_asleep, .. }: Pulse, port: Option<usize>, now_ns: u64) -> Step {
         let is_late = now_ns - self.looked_ns > LATE_NS;
         self.looked_ns = now_ns;
@@ -109,7 +110,7 @@ pub fn start(daemon: &Arc<Daemon>, sandbox: Sandbox) -> io::Result<()> {
     Ok(())
 }
 
-/// The state of the reports about a port.
+/// The faults of a port that were already reported.
 #[derive(Default)]
 struct Reports {
     guest: Report,
@@ -285,8 +286,8 @@ fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     }
 }
 
-/// Reports a host that has reached its rate limit. The next report requires an earlier check at which the host did not
-/// reach the limit.
+/// Reports a host that has reached its rate limit. Reports the host again only after a check at which it did not reach
+/// the limit.
 fn report_limits(port: &Port, limits: &mut [Limit; 2], number: usize, events: &Events) {
     let directions = [LimitDirection::Transmit, LimitDirection::Receive];
     for ((direction, reached), limit) in directions.into_iter().zip(port.control.limits_reached()).zip(limits) {
@@ -314,8 +315,8 @@ mod tests {
         Pulse { turns, is_asleep: false, task: None }
     }
 
-    /// Checks a thread once per interval, and returns the action of each check. Each entry of `of` holds the thread's
-    /// turns and its port.
+    /// Checks a thread once per interval, and returns the action of each check. Each entry of `of` holds the number of
+    /// turns that the thread has made, and the port that it polls.
     fn looks(of: &[(u64, Option<usize>)]) -> Vec<Step> {
         let mut seen = Seen::default();
         let mut now_ns = 0;

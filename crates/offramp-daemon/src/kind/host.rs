@@ -1,4 +1,4 @@
-//! The traits of a kind of host: its configuration, and a running host.
+//! The traits that each kind of host implements: [`PortKind`] for its configuration, and [`Host`] for a running host.
 
 use crate::config::check::Check;
 use crate::config::impair::{self, FaultConfig, MemoryConfig};
@@ -22,8 +22,8 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// The properties that the configuration of every kind of host has. The default has no privilege, no address and one
-/// queue pair.
+/// The properties of a configured host, common to all kinds of hosts. The default host needs no privileges, and has no
+/// address and one queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostTraits {
     pub queue_pairs: u16,
@@ -31,15 +31,17 @@ pub struct HostTraits {
     pub mac: Option<[u8; 6]>,
     /// The adapter spreads received flows over the queue pairs. If `false`, the host port steers the flows itself.
     pub is_steered: bool,
-    /// The host sees frames before an interrupt, so moderation delays no frame.
+    /// The host can find frames in its rings before an interrupt, so moderation delays only the interrupt, and no
+    /// frame.
     pub has_interrupts: bool,
     /// Default polling of the port's threads.
     pub polling: Polling,
     /// The configuration key of the host, if only a privileged process can open the host.
     pub privileged_key: Option<&'static str>,
-    /// The resource, other than a socket, that only one port may create.
+    /// The resource that the host creates, other than a socket, in words for error messages. Only one port may create
+    /// it.
     pub made: Option<String>,
-    /// The addresses of the host's interface, set by the daemon.
+    /// The IP addresses that the daemon sets on the host's interface.
     pub addresses: Vec<HostAddress>,
     /// The socket on which the daemon listens for the host.
     pub socket: Option<ListeningSocket>,
@@ -50,7 +52,8 @@ pub struct HostTraits {
 pub struct HostAddress {
     pub address: IpAddr,
     pub prefix_len: u8,
-    /// The address with its namespace. Only one port may have it.
+    /// The address and its namespace, in words for error messages. Only one port may have the same address in a
+    /// namespace.
     pub made: String,
 }
 
@@ -62,9 +65,9 @@ impl Default for HostTraits {
     }
 }
 
-/// The configuration of a kind of host.
+/// A kind of host, implemented by the type of its configuration.
 pub trait PortKind: Sized {
-    /// The kind's keys in `port.host`.
+    /// The keys of this kind in `port.host`.
     type Keys: DeserializeOwned;
     /// A running host.
     type Host: Host;
@@ -118,14 +121,14 @@ pub struct Settings<'a> {
     pub interface: Option<&'a str>,
 }
 
-/// The daemon's resources for a host without privileges.
+/// The daemon's resources for opening a host that needs no privileges. A privileged host is opened with the default.
 #[derive(Debug, Default)]
 pub struct Means {
     pub events: Arc<Events>,
     pub sandbox: Sandbox,
     /// A listening socket passed by the daemon's parent process.
     pub listener: Option<UnixListener>,
-    /// The rights of [`HostTraits::socket`].
+    /// The permissions and the group of [`HostTraits::socket`].
     pub rights: SocketRights,
 }
 
@@ -179,11 +182,12 @@ pub trait Host: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Gives an existing device its previous settings. Called at the end of the daemon, after the last frame.
+    /// Restores the settings that an existing device had before the daemon used it. Called when the daemon ends, after
+    /// the last frame.
     fn restore(&self) {}
 
-    /// Returns the guest's port; `None` for other hosts. Two guests on a cable each see the link up while the other
-    /// guest is connected.
+    /// Returns the vhost-user port of a guest; `None` for other hosts. If both hosts on a cable are guests, the caller
+    /// joins their ports, so that each guest sees its link up only while the other guest is connected.
     fn guest(&self) -> Option<&Mutex<VhostUser>> {
         None
     }
@@ -209,7 +213,7 @@ impl Watch<'_> {
     }
 }
 
-/// The parts of a task, except its host.
+/// The parts of a queue pair's task on a cable, except its host.
 #[derive(Debug)]
 pub struct TaskParts<'a> {
     pub queue: usize,
@@ -236,7 +240,7 @@ impl TaskParts<'_> {
     }
 }
 
-/// Creates a queue pair that can be drained.
+/// Wraps a queue pair into a task that takes part in draining.
 fn resting<H, W>(pair: QueuePair<H, W>, rest: &Arc<Rest>, mark: &Arc<Mark>) -> Box<dyn Task>
 where
     H: HostIo + Send + 'static,

@@ -30,7 +30,7 @@ pub struct Keys {
     frame_bytes: Option<Spanned<Amount>>,
 }
 
-/// The configuration of a sink or source.
+/// The configuration of this host: a sink discards all frames, a source sends one frame repeatedly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub traits: HostTraits,
@@ -109,7 +109,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// Returns a configuration file with a source and a sink. `to_sink` and `to_source` are the keys of the two wires.
+    /// Returns a configuration file with a source (port `a`) and a sink (port `b`). `source` and `sink` are further
+    /// keys of the hosts. `to_sink` is the wire of the source, and `to_source` is the wire of the sink.
     fn file(source: &str, sink: &str, to_sink: &str, to_source: &str) -> String {
         format!(
             "[[switch]]\nname = \"lan\"\n[[port]]\nname = \"a\"\nhost = {{ null = \"source\", {source} }}\nwire.{to_sink}\n\

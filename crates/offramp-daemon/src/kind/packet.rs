@@ -1,11 +1,11 @@
-//! An existing interface on the wire, through packet sockets.
+//! An existing network interface on a port's wire. The daemon sends and receives its frames through packet sockets.
 
 use super::wire::{Interface, WireKind};
 use crate::drain::AnyHost;
 use offramp_ports::packet::{Packet, PacketConfig};
 use offramp_ports::sys::link;
 
-/// The kind of interface on a wire.
+/// The kind `packet` of interfaces on a wire.
 pub const WIRE: WireKind = WireKind {
     name: "packet",
     noun: "interface",

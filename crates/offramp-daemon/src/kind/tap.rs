@@ -1,5 +1,5 @@
 //! A TAP interface: the kernel is the host, or the TAP is on the wire. The daemon creates the interface, or attaches to
-//! an existing one as its owner.
+//! an existing interface that its user owns.
 
 use super::host::{Host, HostAddress, HostTraits, Means, PortKind, Settings, TaskParts, Watch};
 use super::wire::{Interface, WireKind};
@@ -17,8 +17,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use toml::{Spanned, Value};
 
-/// Maximum number of frames in each transmit queue of a TAP's kernel: more than the kernel's largest send window. A TAP
-/// drops further frames, while the driver of a network card would stop the queue.
+/// Maximum number of frames in each transmit queue of the kernel for a TAP: more than the kernel's largest send window.
+/// A TAP drops further frames, while the driver of a network card would stop the queue.
 const TAP_TX_QUEUE_LEN: u32 = 8192;
 /// Maximum number of addresses of a TAP.
 pub const ADDRESSES_MAX: usize = 16;
@@ -37,7 +37,7 @@ pub struct Keys {
     mac: Option<Spanned<String>>,
 }
 
-/// The configuration of the interface.
+/// The configuration of a TAP host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub interface: String,
@@ -132,7 +132,7 @@ impl PortKind for Config {
 }
 
 impl Config {
-    /// Attaches to the existing interface, and warns of settings that lose frames.
+    /// Attaches to the existing interface, and warns of interface settings with which frames are lost.
     fn attach(&self, port: &Settings<'_>) -> Result<Tap, String> {
         let interface = &self.interface;
         let attached = Tap::attach(interface, self.traits.queue_pairs);
@@ -155,8 +155,8 @@ impl Config {
     }
 }
 
-/// Returns the reason why a TAP cannot have this name in the calling thread's namespace. A TAP of this name may belong
-/// to a running daemon with the same file, and is no reason.
+/// Returns the reason why a TAP cannot have this name in the calling thread's namespace. An existing TAP of this name
+/// is no such reason, because it may belong to a running daemon with the same file.
 fn taken(key: &str, interface: &str) -> Option<String> {
     let is_other = link::tun(interface).is_ok_and(|tun| tun.is_none());
     is_other.then(|| format!("{key}: another interface has the name \"{interface}\"; choose another name"))
@@ -187,7 +187,7 @@ fn address(written: &Value, place: &str) -> Result<HostAddress, String> {
     }
     if let IpAddr::V4(v4) = address {
         let host = u32::MAX.checked_shr(prefix_len.into()).unwrap_or(0);
-        // Networks of 31 and 32 bits have neither of the two addresses (RFC 3021).
+        // A network with a prefix of 31 or 32 bits has no network address and no broadcast address (RFC 3021).
         if prefix_len < 31 && (v4.to_bits() & host == 0 || v4.to_bits() & host == host) {
             return Err(wrong("the address of the network, or its broadcast address"));
         }
@@ -212,7 +212,7 @@ fn open(opened: Result<Tap, TapError>, offloads: Offloads, addresses: &[HostAddr
     Ok(tap)
 }
 
-/// The interface as a running host.
+/// A TAP interface as a running host.
 #[derive(Debug)]
 pub struct TapHost {
     tap: Tap,
@@ -268,7 +268,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// The kind of interface on a wire.
+/// The kind `tap` of interfaces on a wire.
 pub const WIRE: WireKind = WireKind {
     name: "tap",
     noun: "tap",

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use toml::Spanned;
 
-/// Valid user numbers. The largest 32-bit number means "no user" (chown(2)), so it is not valid.
+/// Valid user ids for `allowed_uid`. The largest 32-bit number means "no user" (chown(2)), so it is not valid.
 const UIDS: RangeInclusive<i64> = 0..=u32::MAX as i64 - 1;
 /// Valid virtqueue sizes in entries, and the default size (virtio 1.3 2.7, 2.8: at most 32768 entries).
 pub const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
@@ -58,7 +58,7 @@ pub struct Keys {
     allowed_uid: Key<i64>,
 }
 
-/// The configuration of the guest.
+/// The configuration of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub traits: HostTraits,
@@ -112,7 +112,7 @@ impl PortKind for Config {
             queue_pairs: check.queue_pairs(&keys.queue_pairs, control_queue.queue_pairs_max())?,
             mac: check.mac(keys.mac.as_ref())?,
             has_interrupts: true,
-            // Polling saves a guest's kicks, which are expensive.
+            // While the thread polls, the guest sends no kicks, which are expensive.
             polling: Polling::Adaptive(GUEST_POLL_TIME_MAX),
             socket: is_server.then(|| socket.clone()),
             ..HostTraits::default()
@@ -204,13 +204,13 @@ fn observer(port: &str, events: &Arc<Events>) -> Observer {
     })
 }
 
-/// Returns the names of features from the virtio specification.
+/// Returns the names of the set feature bits, as in the virtio specification.
 fn feature_names(features: u64) -> Vec<String> {
     let named = (0..u64::BITS).filter(|bit| features >> bit & 1 == 1).filter_map(feature_name);
     named.map(str::to_owned).collect()
 }
 
-/// The port is locked while the daemon reads its status. Only one thread at a time can access the unused queues.
+/// The mutex serialises the threads that read the port's status, change its settings, or take one of its queues.
 impl Host for Mutex<VhostUser> {
     fn supported(&self) -> Offloads {
         Offloads::all()
@@ -339,7 +339,7 @@ fn guest_status(port: &VhostUser) -> Status {
     }
 }
 
-/// Writes an Ethernet address.
+/// Formats an Ethernet address.
 pub fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|octet| format!("{octet:02x}")).join(":")
 }

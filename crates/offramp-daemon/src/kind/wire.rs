@@ -1,4 +1,4 @@
-//! The trait of an interface on a port's wire, and the kinds of interfaces.
+//! The trait of an open interface on a port's wire, and the type that describes a kind of interface.
 
 use crate::drain::AnyHost;
 use offramp_adapter::vlan::PortVlans;
@@ -52,7 +52,7 @@ pub struct WireKind {
     pub name: &'static str,
     /// The noun for the interface in `show`.
     pub noun: &'static str,
-    /// The port creates the interface, so no other port may create it.
+    /// The port creates the interface, so no other port may use the same name.
     pub is_made: bool,
     /// Opens the interface with this name for a port with this MTU.
     pub open: fn(&str, usize) -> Opened,

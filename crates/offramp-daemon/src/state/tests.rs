@@ -1,4 +1,5 @@
-//! Tests of a process that ends at any point, and of the next process, which starts with the state on the disk.
+//! Tests of sequence numbers across crashes: a simulated process ends at any point, and the next process starts with
+//! the state on the disk.
 
 use super::*;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -24,14 +25,14 @@ struct Directory(PathBuf);
 
 impl Directory {
     fn new(name: &str) -> Self {
-        // The directory is in memory, because each write is synced.
+        // The directory is in memory, because syncing each write to a disk would slow the tests.
         let path = Path::new("/dev/shm").join(format!("ofr-state-{}-{name}", std::process::id()));
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
         Self(path)
     }
 
-    /// Opens the directory as soon as no other process uses the directory, or returns the error. A process started by a
+    /// Opens the directory. Waits up to two seconds while another process uses the directory. A process started by a
     /// parallel test inherits the open files of this process, and closes them when it executes its program.
     fn open(&self) -> Result<(KeyFile, Vec<KeyMark>), String> {
         let until = Instant::now() + Duration::from_secs(2);
@@ -193,7 +194,7 @@ enum End {
     After,
 }
 
-/// The file of a process that ends at a write.
+/// A state file of a process that ends at one of its writes.
 struct Ending {
     file: KeyFile,
     /// Number of complete writes before the end.
@@ -222,7 +223,7 @@ impl KeyStore for Ending {
     }
 }
 
-/// A host that sends datagrams.
+/// A host that sends `left` IPv4 packets.
 #[derive(Default)]
 struct Sender {
     left: usize,
@@ -255,7 +256,7 @@ impl HostPort for Sender {
     }
 }
 
-/// Returns an association with key number `key`. The SPI identifies the key.
+/// Returns an association with key number `key`. Each key has its own SPI, so the SPI of a packet tells the key.
 fn association(key: u32) -> SaConfig {
     let suite = Suite::by_name(["aes128gcm16", "chacha20poly1305", "aes128gmac"][key as usize]).unwrap();
     let bytes = (0..suite.encryption_key_len()).map(|n| n as u8 ^ key as u8).collect();
@@ -291,7 +292,7 @@ impl Port {
         }
     }
 
-    /// Sends frames. Returns the keys and sequence numbers seen on the wire.
+    /// Sends frames. Returns the SPI and the sequence number of each ESP packet on the wire.
     fn send(&mut self, frames: usize) -> Vec<(u32, u32)> {
         self.pair.host_mut().left = frames;
         let mut sent = Vec::new();
@@ -336,7 +337,7 @@ fn no_number_of_a_key_is_used_twice_over_ten_thousand_crashes() {
                     let _ = port.control.change_ipsec(&[remove]);
                 }
                 2 => drop(keys.keep()),
-                // Sequence numbers granted before the end may still be used.
+                // Even after the end at a write, the port may use sequence numbers that were granted before.
                 _ => {
                     for number in port.send(chance.below(40)) {
                         assert!(used.insert(number), "{number:x?} twice; crash {crash}, {end:?}");
