@@ -16,7 +16,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=OFFRAMP_VERSION");
     if env::var_os("OFFRAMP_VERSION").is_none() {
         let root = Path::new("../..");
-        // In a packaged crate, a repository further up is another project's.
+        // If the crate is built from its package, a repository in a parent directory belongs to another project.
         let commit = root.join("crates/offramp/build.rs").exists().then(|| commit(root)).flatten();
         let commit = commit.map(|commit| format!(" ({commit})")).unwrap_or_default();
         println!("cargo::rustc-env=OFFRAMP_VERSION={}{commit}", env!("CARGO_PKG_VERSION"));
@@ -27,7 +27,7 @@ fn main() {
 fn commit(root: &Path) -> Option<String> {
     let mut git = root.join(".git");
     if git.is_file() {
-        // A further work tree has a file in place of the directory.
+        // In a linked work tree (git-worktree(1)), `.git` is a file with the path of the directory.
         git = root.join(fs::read_to_string(&git).ok()?.strip_prefix("gitdir: ")?.trim_end());
     }
     if !git.is_dir() {
@@ -49,8 +49,8 @@ fn commit(root: &Path) -> Option<String> {
     short.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| short.to_owned())
 }
 
-/// Reads a file, and runs this script again after a change of the file. Cargo takes a missing file for a changed one, so
-/// the nearest directory stands for a missing file.
+/// Reads a file, and runs this script again after a change of the file. Cargo takes a missing file for a changed one,
+/// so the nearest existing parent directory is watched in place of a missing file.
 fn read(file: &Path) -> Option<String> {
     let watched = file.ancestors().find(|path| path.exists())?;
     println!("cargo::rerun-if-changed={}", watched.display());

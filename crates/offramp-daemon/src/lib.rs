@@ -16,7 +16,7 @@
 //! | `build`, `port`, `switch` | building running ports and switches from a configuration |
 //! | `daemon`, `show`, `rates`, `change`, `apply` | answering requests; adding and removing ports and switches at run time |
 //! | `ipsec`, `sa_log`, `state` | security associations, their events, and their sequence numbers kept over a crash |
-//! | `drain`, `watchdog`, `events`, `report` | stopping without losing frames; detecting stalled threads; events and log lines |
+//! | `drain`, `watchdog`, `events`, `report` | stopping without losing frames; stalled threads; events and log lines |
 //! | `metrics` | counters for Prometheus |
 //! | `privilege`, `sandbox`, `process` | the process's user, its sandbox, and its limits |
 //! | `notify`, `given` | notifications to the service manager; guest sockets that replace the sockets in the file |

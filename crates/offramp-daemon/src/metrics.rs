@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Returns the address of a served socket. The socket is abstract, without a file.
+    /// Serves a new abstract socket, which has no file, and returns its address.
     fn served() -> SocketAddr {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

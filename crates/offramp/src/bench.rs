@@ -1,5 +1,5 @@
-//! Commands that measure, check and predict. These commands need the lab, the checks and the model, which the daemon
-//! does not need.
+//! Commands that measure, check and predict. They use the crates of the lab, of the checks and of the model. A program
+//! with only the daemon contains neither these commands nor these crates.
 
 mod calibrate;
 mod check;

@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Default of `--max-loss`.
 const LOSS_PERCENT_MAX: f64 = 0.1;
-/// Unit of `-C` without a suffix, bytes, as in tcpdump.
+/// Unit of the number after `-C` if it has no suffix, in bytes, as in tcpdump.
 const FILE_UNIT: u64 = 1_000_000;
-/// Unit of `-B` without a suffix, bytes, as in tcpdump.
+/// Unit of the number after `-B` if it has no suffix, in bytes, as in tcpdump.
 const BUFFER_UNIT: u64 = 1 << 10;
 
 const NOTES: &str = "\
@@ -132,7 +132,8 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(_) => return fail(format!("capture: {}", ClientError::Unexpected(control)), SETUP),
         Err(error) => return fail(format!("capture: {error}"), SETUP),
     };
-    // Handle signals before the file exists, because an observer of the file may stop the capture.
+    // Install the signal handlers before the file is created: a program that waits for the file may stop the capture at
+    // once.
     let stopped = Arc::new(AtomicBool::new(false));
     let stoppable = stop_on_signal(&packets, &stopped);
     // Create the file only now, so that a refused capture leaves an existing file unchanged.
@@ -168,7 +169,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Returns the remedy for an error of the file.
+/// Returns the remedy for an error in writing the file.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::StorageFull => "; free space, or keep only the last files with -C SIZE -W FILES",
@@ -176,7 +177,7 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// The packets of a capture, and their reports on standard error.
+/// The numbers of written, rejected and lost packets of a capture, and the state of their reports on standard error.
 struct Counts {
     written: u64,
     /// Packets that the filter rejected.
@@ -187,7 +188,8 @@ struct Counts {
     next: Instant,
     /// Reports replace each other in one line of the terminal.
     is_in_place: bool,
-    /// The packets go to standard output: report losses only, between the lines of their reader.
+    /// The packets go to standard output. Then only losses are reported, so that the reports rarely disturb the output
+    /// of the program that reads the packets.
     is_output: bool,
 }
 
@@ -257,8 +259,8 @@ fn copy(
     out.finish()
 }
 
-/// Writes a packet or a block before the first packet. The daemon's statistics at the end have the losses after the last
-/// packet.
+/// Writes a packet, or a block that precedes all packets. The daemon's last block, the statistics, is not written, but
+/// its count includes the packets lost after the last packet.
 fn write(block: Block<'_>, out: &mut Output, filter: Option<&Filter>, counts: &mut Counts) -> io::Result<()> {
     let lost = match block.kind() {
         STATISTICS => block.lost().saturating_sub(counts.lost),
@@ -280,7 +282,7 @@ fn write(block: Block<'_>, out: &mut Output, filter: Option<&Filter>, counts: &m
     }
 }
 
-/// Ends the capture in the daemon after a signal, so that the last block is complete.
+/// After a signal, lets the daemon end the capture, so that the last block is complete.
 fn stop_on_signal(packets: &Subscription, stopped: &Arc<AtomicBool>) -> io::Result<()> {
     let (mut signals, end) = (Signals::new([SIGINT, SIGTERM])?, packets.end()?);
     let stopped = Arc::clone(stopped);

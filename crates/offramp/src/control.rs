@@ -18,7 +18,7 @@ impl Control {
         self.path.is_some()
     }
 
-    /// Returns the socket: the path of the option, or the first existing socket.
+    /// Returns the path of the socket: the path of the option, or the path that [`find_control`] finds.
     ///
     /// # Errors
     /// Fails if another user may have put the socket there.

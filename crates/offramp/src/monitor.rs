@@ -13,7 +13,7 @@ daemon is \"ended\". A client that does not read its events for 5 s is disconnec
 
 Exit status: 0 the reader of its output has gone; 1 the daemon has ended, or has disconnected this client; 2 wrong options, refused, or no daemon answered.";
 
-/// Text at the end of a connection whose daemon still runs.
+/// The error message if the connection has ended, although the daemon still runs.
 const TOO_SLOW: &str = "the daemon has disconnected this client, which did not read an event for 5 s; read faster";
 
 /// Print the events of a running daemon, a line of JSON for each

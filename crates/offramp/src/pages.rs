@@ -48,7 +48,7 @@ fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
     fs::write(directory.join(man.get_filename()), page(&man, command)?)
 }
 
-/// Renders a page as [`Man::render`] does, except that the examples keep their lines.
+/// Renders a page as [`Man::render`] does, except that the examples keep their line breaks.
 fn page(man: &Man, command: &Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     man.render_title(&mut page)?;
@@ -73,7 +73,7 @@ fn page(man: &Man, command: &Command) -> io::Result<Vec<u8>> {
 /// Returns a line that roff prints unchanged (groff(7)).
 fn literal(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
-    // A line that starts with a dot is a request.
+    // Roff takes a line that starts with a dot for a request.
     let guard = if line.starts_with('.') { "\\&" } else { "" };
     format!("{guard}{line}\n")
 }

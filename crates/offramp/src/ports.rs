@@ -59,7 +59,7 @@ pub struct To {
     control: Control,
 }
 
-/// Runs `offramp port` or `offramp switch`, whose name is `noun`.
+/// Runs `offramp port` or `offramp switch`. `noun` is `port` or `switch`.
 pub fn run(noun: &str, command: &Command) -> ExitCode {
     match change(noun, command) {
         Ok((to, difference)) => {

@@ -152,7 +152,7 @@ fn lines(status: &IpsecStatus) -> String {
     show::ipsec_lines(status).join("\n") + "\n"
 }
 
-/// Parses words `KEY=VALUE` with the keys of the configuration file. Text needs no quotes.
+/// Parses words `KEY=VALUE` with the keys of the configuration file. Unlike in the file, text needs no quotes.
 fn keys_of(words: &[String]) -> Result<SaKeys, String> {
     let mut lines = Vec::with_capacity(words.len());
     for word in words {

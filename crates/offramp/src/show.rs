@@ -20,7 +20,7 @@ use style::Style;
 const NANOSECONDS_PER_SECOND: f64 = 1e9;
 const BITS_PER_BYTE: f64 = 8.0;
 
-/// Maximum time on the command line, in seconds, as in the traffic library.
+/// Maximum duration on the command line, in seconds; the traffic library has the same maximum.
 const SECONDS_MAX: f64 = 86_400.0;
 
 /// Time between two outputs of `--watch` without `--interval`, seconds.
@@ -131,8 +131,8 @@ pub fn ask_status(control: &Path, name: Option<&String>) -> Result<Status, Clien
     request_status(control, &Request::Show { version: VERSION, port: name.cloned(), summary: false })
 }
 
-/// Requests what `args` need: a summary for the overview, except to measure rates from counters. A daemon that knows
-/// no summary sends everything.
+/// Requests the part of the status that `args` need. The overview needs only a summary, unless rates are computed from
+/// counters. An older daemon refuses the request for a summary, and is then asked for the whole status.
 fn ask(args: &Args, control: &Path) -> Result<Status, ClientError> {
     let has_interval = args.interval.is_some_and(|interval| interval > 0.0);
     if args.name.is_none() && !args.json && !has_interval {

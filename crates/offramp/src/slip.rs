@@ -3,7 +3,7 @@
 use clap::error::{ContextKind, ContextValue};
 use offramp_offload::names::nearest;
 
-/// Other programs' words for a command.
+/// Words that other programs use for a command of offramp.
 const OTHER_WORDS: [(&str, &[&str]); 5] = [
     ("show", &["status", "list", "stats", "info", "ports"]),
     ("up", &["start", "run", "daemon", "serve"]),
@@ -12,7 +12,8 @@ const OTHER_WORDS: [(&str, &[&str]); 5] = [
     ("lab", &["bench", "benchmark", "measure"]),
 ];
 
-/// Adds the intended line to an error of the command line parser, and drops suggestions that are not near.
+/// Adds the intended command line to an error of the command line parser, and drops the parser's suggestions that are
+/// not similar to the given word.
 pub fn explained(mut error: clap::Error, words: &[String]) -> clap::Error {
     let pairs = [
         (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),

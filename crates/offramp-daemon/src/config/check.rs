@@ -20,8 +20,8 @@ const SOCKET_PATH_LEN_MAX: usize = 96;
 /// Maximum length of a port's or switch's name in bytes, because names are printed in columns of tables.
 const NAME_LEN_MAX: usize = 32;
 
-/// Checks of values that report errors with their position in the file. The second field is the directory of guests'
-/// sockets with a relative path.
+/// Checks values of a file, and reports errors with their position in the file. The second field is the directory in
+/// which relative paths of guests' sockets start.
 pub(crate) struct Check<'a>(pub(crate) Place<'a>, pub(crate) &'a Path);
 
 impl Check<'_> {
@@ -42,7 +42,7 @@ impl Check<'_> {
         }
     }
 
-    /// Parses an enumerated string key.
+    /// Parses a key whose value must be one of the names in `known`. Returns what the name stands for.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     pub(crate) fn one_of<T: Copy>(
         &self,

@@ -1,4 +1,4 @@
-//! The table `[daemon]`, and the keys that a client must not write.
+//! Checks `[daemon]`. Also refuses the keys that a text added by a client must not contain.
 
 use super::check::{Check, SOCKET_MODE_DEFAULT};
 use super::place::ConfigError;
@@ -8,7 +8,7 @@ use crate::schema::SandboxLevel;
 use crate::schema::file::{self, Key};
 use std::path::{Path, PathBuf};
 
-/// Default permissions of a read-only socket: everyone with access to its directory.
+/// Default permissions of the read-only control socket: every user with access to its directory may connect.
 pub(super) const READ_ONLY_MODE_DEFAULT: u32 = 0o666;
 
 impl Check<'_> {
@@ -73,7 +73,8 @@ impl Check<'_> {
         })
     }
 
-    /// Parses the state directory. Without the key, returns the state directory of the service manager, if any.
+    /// Parses `daemon.state_directory`. Without the key, returns the state directory that the service manager provides,
+    /// if any.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     pub(super) fn state_directory(&self, written: &Key<String>) -> Result<Option<PathBuf>, ConfigError> {
         match written {

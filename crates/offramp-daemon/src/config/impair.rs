@@ -1,4 +1,5 @@
-//! A port's memory and faults: read and built with the feature `impair`, and refused without the feature.
+//! The simulated packet memory and the injected faults of a port's adapter (`port.memory`, `port.faults`). A build
+//! without the feature `impair` refuses these keys.
 
 #[cfg(feature = "impair")]
 mod card;

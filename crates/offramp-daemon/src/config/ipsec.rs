@@ -1,4 +1,5 @@
-//! Checks `[port.ipsec]` and `[[port.sa]]`: reads the key files, and builds every association once.
+//! Checks `[port.ipsec]`, `[[port.policy]]` and `[[port.sa]]`: reads the key files, and installs every association in a
+//! trial port, so that errors name their line.
 
 use super::check::Check;
 use super::place::ConfigError;
@@ -13,15 +14,15 @@ use offramp_offload::esp::SaConfig;
 use std::path::Path;
 use toml::Spanned;
 
-/// Returns the error for an association with the sealing key of another port's association, in the words of
-/// [`SaError::KeyOfAnotherPort`](offramp_adapter::ipsec::SaError::KeyOfAnotherPort).
+/// Returns the error for an outbound association with the same key as an association of another port. The wording is
+/// that of [`SaError::KeyOfAnotherPort`](offramp_adapter::ipsec::SaError::KeyOfAnotherPort).
 fn shared_key(config: &SaConfig, other_port: &str) -> String {
     let spi = config.spi;
     format!("SA out {spi:#010x}: port \"{other_port}\" seals with the same key; make one for each of them")
 }
 
 impl Check<'_> {
-    /// Reads the key files relative to `directory`, and builds every association once as a check.
+    /// Reads the key files relative to `directory`, and installs every association in a trial port as a check.
     pub(super) fn ipsec(
         &self,
         port: &str,
@@ -38,7 +39,7 @@ impl Check<'_> {
         };
         let associations = written.sa.iter().enumerate().map(entry).collect::<Result<_, _>>()?;
         let config = IpsecConfig { policy, associations };
-        // The first change is the policy, which is always valid.
+        // The first change is the policy, which is always valid. So the change with index `at` is association `at - 1`.
         let trial = PortControl::new(&AdapterConfig::default()).change_ipsec(&config.changes(&KeyRegistry::default()));
         trial.map_err(|(at, error)| {
             let n = at.saturating_sub(1);

@@ -50,8 +50,8 @@ impl Config {
         Ok(all)
     }
 
-    /// Parses a text together with `others`. `client_of` is the daemon's configuration if a client sent the text. Returns
-    /// the text's ports and switches, and the unchanged others.
+    /// Parses a text, and checks it together with `others`. `client_of` is the daemon's configuration if a client sent
+    /// the text. Returns the text's ports and switches, and the unchanged others.
     fn parse_beside(
         file: &Path,
         text: &str,
@@ -101,7 +101,7 @@ impl Config {
     }
 }
 
-/// Returns the elements of an array.
+/// Returns the elements of a TOML array.
 fn tables_of<'a, 'b>(array: &'a Spanned<DeValue<'b>>) -> impl Iterator<Item = &'a DeValue<'b>> {
     array.as_ref().as_array().into_iter().flatten().map(Spanned::as_ref)
 }

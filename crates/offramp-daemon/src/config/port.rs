@@ -16,7 +16,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::DeValue;
 
-/// Maximum polling time of a thread, microseconds. A longer time would mean a thread that never sleeps.
+/// Maximum polling time of a thread, microseconds. With a longer time, a thread would hardly ever sleep.
 pub(super) const POLL_USECS_MAX: i64 = 1_000_000;
 
 /// Minimum MTU of a link with IPv6, bytes (RFC 8200, 5).
@@ -46,7 +46,8 @@ impl Check<'_> {
             return Err(self.0.wrong(written.host.as_ref().map_or(whole.span(), Spanned::span), message));
         }
         let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
-        // Moderation needs frames that can wait on a cable, or a host that sees frames before an interrupt.
+        // Moderation lets frames wait on a cable, or delays the interrupts of a host that can find frames without them.
+        // No other port can be moderated.
         let can_moderate = matches!(wire, WireConfig::Cable(_)) || host.has_interrupts;
         Ok(PortConfig {
             ipsec: self.ipsec(&name, written, directory, host.queue_pairs, daemon)?,

@@ -1,4 +1,4 @@
-//! Resources that only one port of a file may use.
+//! Checks that no two ports use the same interface, socket or address.
 
 use super::check::Check;
 use super::place::ConfigError;
@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// Returns the ports of the file, which are the last of all ports, with their indices among all ports.
+/// Returns the ports of the file, each with its index in `ports` and its table. In `ports`, the ports of the file come
+/// last, after the ports of clients.
 pub(super) fn last<'a>(
     ports: &'a [PortConfig],
     written: &'a [Spanned<file::Port>],
@@ -22,7 +23,7 @@ fn the_socket(path: &Path) -> String {
     format!("the socket {}", path.display())
 }
 
-/// Lists the interfaces and sockets created by a port, each with its position in the file.
+/// Returns the interfaces, sockets and addresses created by a port, each in words, with its position in the file.
 fn made(port: &PortConfig, written: Option<&Spanned<file::Port>>) -> impl Iterator<Item = (String, Range<usize>)> {
     let place = |written: &Spanned<file::Port>| {
         (place_of(&written.as_ref().host, written), place_of(&written.as_ref().wire, written))
@@ -42,8 +43,8 @@ fn place_of<T>(key: &Key<T>, whole: &Spanned<file::Port>) -> Range<usize> {
 }
 
 impl Check<'_> {
-    /// Refuses a second port with the same interface or socket. Without this check, the start of the daemon would
-    /// report the wrong port as faulty.
+    /// Refuses a second port that creates the same interface, socket or address. Without this check, the start of the
+    /// daemon would report the wrong port as faulty.
     pub(super) fn nothing_is_made_twice(
         &self,
         daemon: &DaemonConfig,

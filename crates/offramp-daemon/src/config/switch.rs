@@ -10,8 +10,8 @@ use offramp_adapter::switch::{LinkProtocol, LinkProtocols, UnknownUnicast, reser
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
-/// Valid sizes of a switch's address table, and the default size, in entries. The default is in the order of magnitude
-/// of a Linux bridge's table.
+/// Valid sizes of a switch's address table, and the default size, in entries. The default size has the order of
+/// magnitude of a Linux bridge's table.
 pub(super) const MAC_ENTRIES: RangeInclusive<i64> = 1..=1_048_576;
 pub(super) const MAC_ENTRIES_DEFAULT: i64 = 4096;
 /// Valid ageing times of a switch's addresses, and the default time, seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000,
@@ -73,7 +73,8 @@ impl Check<'_> {
         listed.map(protocol).collect()
     }
 
-    /// Parses the forwarded reserved addresses into a bit mask.
+    /// Parses the list of forwarded reserved addresses into a bit mask: bit *n* stands for the address that ends with
+    /// *n*.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     fn forward_reserved(&self, written: &Key<Vec<Spanned<String>>>) -> Result<u16, ConfigError> {
         let mut listed = written.iter().flat_map(Spanned::as_ref);

@@ -57,7 +57,7 @@ fn port(lines: &str) -> Result<PortConfig, String> {
     parse(&format!("{PEER}[[port]]\nname = \"a\"\n{lines}")).map(|config| config.ports[1].clone())
 }
 
-/// Asserts an error in this line, whose message contains `text`.
+/// Asserts that `file` is refused with an error in line `line`, and that the message contains `text`.
 pub(super) fn refused(file: &str, line: usize, text: &str) {
     let message = parse(file).expect_err(file);
     assert!(message.starts_with(&format!("x.toml:{line}: ")), "{file}: {message}");
@@ -424,7 +424,7 @@ fn an_address_of_a_tap_is_that_of_one_host_and_named_once() {
     assert_eq!(addresses("\"198.18.0.1/24\"").len(), 1);
     let both = addresses("[\"198.18.0.1/24\", \"fd00::1/64\"]");
     assert_eq!((both[1].address.to_string(), both[1].prefix_len), ("fd00::1".to_owned(), 64));
-    // Networks of 31 and 32 bits have no network address.
+    // Networks with a prefix of 31 or 32 bits have no network address.
     assert_eq!(addresses("[\"198.18.0.0/31\", \"198.18.0.2/32\"]").len(), 2);
     let file = |address: &str| format!("{PEER}[[port]]\nname = \"a\"\n{}", tap(address));
     for (address, fault) in [
@@ -525,7 +525,7 @@ fn the_examples_are_right() {
     }
 }
 
-/// Returns every key of the file with its sections, such as `port.host.tap`, sorted.
+/// Returns every key that a configuration file may contain, with its tables, such as `port.host.tap`, sorted.
 fn known_keys() -> Vec<String> {
     let sections = [
         ("daemon", keys_of::<file::Daemon>()),
@@ -554,7 +554,7 @@ fn known_keys() -> Vec<String> {
     known
 }
 
-/// Appends the keys of a table, with the names of the tables around it.
+/// Appends the keys of a table to `keys`, each with the names of the tables around it.
 fn collect_keys(section: &str, table: &toml::Table, keys: &mut Vec<String>) {
     for (name, value) in table {
         let key = format!("{section}{name}");

@@ -67,7 +67,7 @@ impl Config {
         names.switches.retain(|name| self.has_switch(name));
     }
 
-    /// Returns the paths of the listening sockets of this process.
+    /// Returns the paths of the sockets at which this process listens.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
         let of_guests = self.ports.iter().filter_map(|port| Some(&port.host.socket.as_ref()?.path));
         self.daemon.sockets().map(|(_, path)| path).chain(of_guests)
@@ -87,7 +87,7 @@ pub struct DaemonConfig {
     pub control_read_only: Option<(PathBuf, u32)>,
     /// The address of the metrics server for Prometheus.
     pub metrics: Option<MetricsAddress>,
-    /// The user that the daemon becomes after the devices are open.
+    /// The name of the user that the daemon becomes after it has opened its devices.
     pub user: Option<String>,
     /// The directory for the keys' sequence numbers, kept across restarts of the daemon.
     pub state_directory: Option<PathBuf>,
@@ -179,7 +179,7 @@ impl PortConfig {
         }
     }
 
-    /// Returns the settings that the host depends on.
+    /// Returns the port's settings on which its host depends.
     pub fn settings(&self) -> Settings<'_> {
         Settings {
             name: &self.name,
@@ -205,14 +205,14 @@ pub struct SwitchConfig {
     pub forward: LinkProtocols,
 }
 
-/// The security associations of a port.
+/// The IPsec policy and the security associations of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpsecConfig {
     pub policy: Policy,
     pub associations: Vec<SaEntry>,
 }
 
-/// A security association as written in the file.
+/// A security association from the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaEntry {
     pub direction: SaDirection,

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// Time limit for the answer to a change of many ports, each of which takes a moment.
+/// Time limit for the answer to `add` and `remove`: the daemon may have to open or close many ports.
 const CHANGE_TIME_MAX: Duration = Duration::from_mins(1);
 
-/// Time limit for each answer after the first answer: an event may occur once in a year.
+/// Time limit for each answer after the first answer. The limit is a year, because events may be rare.
 const FOLLOWING_TIME_MAX: Duration = Duration::from_hours(24 * 365);
 
 /// The reason for a failed request.
@@ -71,7 +71,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Outcome, ClientError> {
     Subscription::start(path, request).map(|(outcome, _)| outcome)
 }
 
-/// A connection with more data after the first answer.
+/// A connection on which the daemon sends more data after its first answer.
 #[derive(Debug)]
 pub struct Subscription {
     lines: Lines,

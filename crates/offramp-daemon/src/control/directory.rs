@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-/// The directory of a daemon of the system.
+/// The directory of a daemon that root of the machine starts.
 const SYSTEM_DIRECTORY: &str = "/run/offramp";
 /// The name of the control socket in its directory.
 const CONTROL_NAME: &str = "control.sock";
@@ -37,14 +37,14 @@ pub struct DirectoryError(String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Directory {
     System,
-    /// In this directory of the user's session.
+    /// The directory `offramp` in this directory of the user's session (`XDG_RUNTIME_DIR`).
     Session(PathBuf),
-    /// In the directory for temporary files, with the number of the user outside the user namespace.
+    /// A directory in `/tmp` whose name contains this uid: the user's uid outside the user namespace.
     Temporary(u32),
 }
 
 impl Directory {
-    /// Returns the directory of this process's user.
+    /// Returns the default directory for this process's user.
     fn of_user() -> Self {
         let user = geteuid();
         let owns = |found: Metadata| found.is_dir() && found.uid() == user.as_raw();
@@ -87,8 +87,8 @@ impl Directory {
     }
 }
 
-/// Returns the user's number outside the user namespace, by the map `map` of the namespace (`user_namespaces(7)`).
-/// Without a map, the number is the same.
+/// Returns the user's uid outside the user namespace. `map` is the namespace's map of uids (`user_namespaces(7)`).
+/// Without a map, the uid is the same.
 fn outer_user(user: Uid, map: &str) -> u32 {
     let outer = map.lines().find_map(|line| {
         let numbers: Vec<u32> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
@@ -116,7 +116,7 @@ fn fault(path: &Path, user: Uid) -> Option<String> {
     }
 }
 
-/// Returns the directory of this process. The first call decides, since a daemon changes its user later.
+/// Returns the default directory of this process, determined at the first call: a daemon changes its user later.
 fn own() -> &'static Directory {
     static OWN: OnceLock<Directory> = OnceLock::new();
     OWN.get_or_init(Directory::of_user)
@@ -143,13 +143,14 @@ pub(crate) fn is_private(directory: &Path) -> Result<bool, DirectoryError> {
 
 /// A directory that the daemon created. Dropping this value removes the directory, unless it contains files.
 ///
-/// The daemon cannot remove the directory itself: its user and its sandbox must not change the parent directory. A
-/// shell with the rights of the start waits for the daemon's end, and also outlives a crash.
+/// The daemon cannot remove the directory itself: its user and its sandbox must not change the parent directory. So the
+/// daemon starts a shell before it gives up its privileges. The shell waits until the daemon ends, even by a crash, and
+/// then removes the directory.
 #[derive(Debug)]
 pub(crate) struct MadeDirectory(Option<Child>);
 
 impl MadeDirectory {
-    /// Starts the shell. Without a shell on the system, the directory stays.
+    /// Starts the shell that will remove `path`. On a system without a shell, the directory is not removed.
     pub fn new(path: &Path) -> Self {
         let mut shell = Command::new("/bin/sh");
         // Signals to the daemon's group, such as Ctrl-C, must not end the shell before the daemon.
@@ -163,7 +164,7 @@ impl Drop for MadeDirectory {
     fn drop(&mut self) {
         let Some(shell) = &mut self.0 else { return };
         drop(shell.stdin.take());
-        // The end of the output is the end of `rmdir`. The sandbox does not allow wait(2).
+        // The output is closed when `rmdir` ends. The sandbox does not allow wait(2).
         if let Some(mut output) = shell.stdout.take() {
             let _ = output.read(&mut [0]);
         }
@@ -179,7 +180,8 @@ impl Drop for MadeDirectory {
 pub fn find_control() -> Result<PathBuf, DirectoryError> {
     let own = own();
     let socket = own.path().join(CONTROL_NAME);
-    // A socket in a directory that this user may not read exists, so its refusal is reported.
+    // A socket in a directory that this user cannot access counts as existing, so that the client reports the denied
+    // access.
     let exists = |path: &Path| !matches!(fs::symlink_metadata(path), Err(e) if e.kind() == io::ErrorKind::NotFound);
     let is_dead = || matches!(occupant(&socket), Ok(Occupant::Nobody | Occupant::Dead));
     if exists(Path::new(CONTROL_DEFAULT)) && is_dead() {

@@ -1,4 +1,4 @@
-//! The packets of a capture in the pcapng format, one block per packet. Packets that arrive together are sent together.
+//! Writes the packets of a capture to a client in the pcapng format, one block per packet.
 
 use offramp_offload::meta::{Cwr, SegmentationKind};
 use offramp_ports::capture::{Capture, Packet, Way};
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Time between two checks whether the reader has stopped.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum time until a frame thread leaves an ended capture: a sleeping thread wakes ten times per second.
+/// Maximum wait until all threads of the port have left an ended capture. A sleeping thread wakes ten times per second.
 const END_TIME_MAX: Duration = Duration::from_secs(1);
-/// Pause after the last queued packet. Packets that arrive during the pause are sent together, and the data thread does
-/// not wake this thread for each packet.
+/// Pause after the last queued packet was sent. Packets captured during the pause are sent together, and the port's
+/// thread does not wake this thread for each packet.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Size of the buffer of blocks, in bytes.
+/// Size of the buffer for blocks that are not yet sent, in bytes.
 const BUFFER_LEN: usize = 256 << 10;
 /// Resolution of timestamps: nanoseconds (`if_tsresol`).
 const NANOSECONDS: u8 = 9;
@@ -68,10 +68,10 @@ pub fn write(
                 unsent = 0;
                 thread::sleep(PAUSE);
             }
-            // A stalled thread has not yet left the capture.
+            // A thread of the port has stalled and has not left the capture in time.
             Err(RecvTimeoutError::Timeout) if is_stopped => break,
             Err(RecvTimeoutError::Timeout) => {}
-            // All captured packets are written.
+            // All threads of the port have left the capture, and all packets are written.
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if !is_stopped && checked.elapsed() >= CHECK_INTERVAL {
@@ -122,7 +122,8 @@ fn block(packet: &Packet) -> EnhancedPacketBlock<'_> {
     }
 }
 
-/// Describes a frame's metadata, with the names of the vnet header (virtio 1.3, 5.1.6).
+/// Formats the reason of a loss and the metadata of a frame as a comment. The metadata have the names of the vnet
+/// header (virtio 1.3, 5.1.6).
 fn comment(packet: &Packet) -> String {
     let mut parts = Vec::new();
     if let Some((reason, frames)) = packet.lost {

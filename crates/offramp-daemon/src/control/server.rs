@@ -56,7 +56,7 @@ pub enum Access {
 /// Fails if no thread can be started.
 pub fn serve(listener: UnixListener, access: Access, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
     let busy = |stream| {
-        // A short message into an empty buffer never blocks.
+        // The send buffer of a new connection is empty, so sending this short message never blocks.
         let message =
             format!("{CLIENTS_MAX} clients, or {CLIENTS_OF_USER_MAX} of this user, are served already; try again");
         let busy = Answer::refuse(RefusalCode::Busy, message);
@@ -77,7 +77,7 @@ pub trait Listener: Send + 'static {
     /// Fails if the process has no free descriptor, or if the client has disconnected.
     fn next(&self) -> io::Result<Self::Stream>;
 
-    /// Returns the user number of a client; `None` if the kernel does not provide the number.
+    /// Returns the uid of a client; `None` if the kernel does not provide it.
     fn user(stream: &Self::Stream) -> Option<u32>;
 }
 
@@ -152,7 +152,7 @@ fn serve_one<S: Send + 'static>(
     drop(started);
 }
 
-/// The number of clients per user number; `None` for clients without a user number from the kernel.
+/// The number of clients of each uid. The key `None` is for clients whose uid the kernel does not provide.
 #[derive(Debug, Default)]
 struct Clients(Mutex<BTreeMap<Option<u32>, usize>>);
 
@@ -295,7 +295,8 @@ fn log(peer: Option<Peer>, change: &str, is_done: bool) {
     log!("offramp: {client}: {change}: {}", if is_done { "done" } else { "refused" });
 }
 
-/// Describes a request's changes for the log, so that an operator can later find the author of a change.
+/// Returns the text of a log line about the changes that a request makes; `None` if it makes none. With the log, an
+/// operator can later find the client that made a change.
 fn logged(request: &Request) -> Option<String> {
     match request {
         Request::Show { .. } | Request::Monitor { .. } | Request::Capture { .. } => None,
@@ -369,7 +370,7 @@ mod tests {
         }
     }
 
-    /// Returns the address of a served socket. The socket is abstract, without a file.
+    /// Serves a new abstract socket, which has no file, and returns its address.
     fn served() -> std::os::unix::net::SocketAddr {
         served_with(Access::Full)
     }

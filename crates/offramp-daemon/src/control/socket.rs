@@ -1,11 +1,11 @@
-//! The file of the control socket: its permissions, and its owner.
+//! A control socket with its file: created with the configured permissions, and removed at the end.
 
 use offramp_ports::sys::socket_file::{self, GIVING, MakeError, SocketFile, SocketRights};
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// An error at the creation of a control socket.
+/// An error at the creation of a control socket or a metrics socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error(

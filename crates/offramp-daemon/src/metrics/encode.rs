@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The prefix of every name.
 const PREFIX: &str = "offramp_";
-/// Units that a name may end with. The format names the unit of such a metric.
+/// Units that a metric's name may end with. For such a metric, the format has a line with the unit.
 const UNITS: [&str; 2] = ["seconds", "bytes"];
 
 /// The labels of a sample, as text: `port="vm0",queue="0"`.
@@ -81,7 +81,7 @@ fn add_label(labels: &mut Labels, name: &str, value: &str) {
 struct Text(String);
 
 impl Text {
-    /// Writes a metric. The name of the metric ends with the unit.
+    /// Writes a metric with its samples. A unit of the metric is part of `name`, at its end.
     fn metric<'a>(&mut self, kind: Kind, name: &str, help: &str, samples: impl Iterator<Item = (Labels, Value<'a>)>) {
         let word = match kind {
             Kind::Counter => "counter",
@@ -148,7 +148,7 @@ impl Text {
         let _ = writeln!(self.0, "{number:?}");
     }
 
-    /// Writes the metrics of a table of rows.
+    /// Writes one metric for each of the `rows` with a metric name, with one sample for each element of `counts`.
     fn rows(&mut self, prefix: &str, rows: impl Iterator<Item = &'static Row>, counts: &[(Labels, &Counts)]) {
         for row in rows {
             let Some(metric) = row.metric else { continue };
@@ -165,7 +165,7 @@ impl Text {
     }
 }
 
-/// Returns the suffix of a sample's name.
+/// Returns the suffix that a sample's name has in addition to the name of its metric.
 fn suffix(kind: Kind) -> &'static str {
     match kind {
         Kind::Counter => "_total",
@@ -174,7 +174,7 @@ fn suffix(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns the metrics of a daemon on a kernel of this release.
+/// Returns all metrics of a daemon as text. `kernel` is the release of the kernel on which it runs.
 pub fn text(status: &Status, kernel: &str) -> String {
     let metrics = Metrics(status);
     let mut text = Text(String::new());

@@ -1,4 +1,4 @@
-//! The two text formats of a scrape, and the choice between them by the client's `Accept` field.
+//! The two text formats of the answer to a scrape. The `Accept` field of the client's request selects the format.
 
 use std::borrow::Cow;
 
@@ -57,11 +57,12 @@ fn range(element: &str) -> (&str, u32) {
     (kind, (weight.clamp(0.0, 1.0) * f64::from(WEIGHT_MAX)) as u32)
 }
 
-/// Converts `OpenMetrics` text to the format 0.0.4. There, the name of a family is the name of its samples, an info is a
-/// gauge, and a quotation mark in a help text is not escaped.
+/// Converts `OpenMetrics` text to the format 0.0.4. In the format 0.0.4, the name of a metric family is the name of its
+/// samples, an info is a gauge, and a quotation mark in a help text is not escaped.
 fn text(open: &str) -> String {
     let kinds = open.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-    // The kind of a family follows its help text.
+    // In the text, the `TYPE` line of a family follows its `HELP` line. So all kinds are collected before the first
+    // line is converted.
     let kinds: std::collections::BTreeMap<&str, &str> = kinds.collect();
     let suffix = |name: &str| match kinds.get(name) {
         Some(&"counter") => "_total",

@@ -53,7 +53,7 @@ pub enum EventKind {
         /// The name of the port.
         port: Option<String>,
     },
-    /// A thread reported as stalled makes turns again.
+    /// A thread that was reported as stalled runs again.
     Resumed {
         /// The operating system's number of the thread.
         thread: i32,
@@ -89,7 +89,7 @@ pub enum EventKind {
     Set {
         /// The name of the port.
         port: String,
-        /// The user number of the client, as reported by the kernel; `null` if unknown.
+        /// The uid of the client, as reported by the kernel; `null` if unknown.
         uid: Option<u32>,
         /// The process identifier of the client, in the daemon's process namespace; `null` if unknown.
         process: Option<i32>,

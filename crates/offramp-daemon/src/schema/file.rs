@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 use toml::Spanned;
 
-/// An optional key.
+/// The value of an optional key, with its position in the file.
 pub type Key<T> = Option<Spanned<T>>;
 
 /// The whole file.

@@ -18,10 +18,12 @@ use std::path::PathBuf;
 /// queue pairs reorder more packets than the default window for one wire allows.
 const REPLAY_WINDOW_SHARED: u32 = REPLAY_WINDOW_MAX;
 
-/// `EtherTypes` with a name (numbers of IANA and IEEE); 0 stands for a frame with a length field.
+/// The `EtherTypes` that `port.ipsec.other` may name (numbers of IANA and IEEE). The number 0 stands for frames with a
+/// length field instead of an `EtherType`.
 const OTHER: [(&str, u16); 6] =
     [("arp", ETHERTYPE_ARP), ("rarp", 0x8035), ("lldp", 0x88cc), ("eapol", 0x888e), ("ptp", 0x88f7), ("llc", 0)];
-/// Smallest `EtherType`, and the types that can carry IP past the policy: IP itself, tags, MPLS, `PPPoE`.
+/// Smallest `EtherType`. The list below it holds the types that `port.ipsec.other` must not name, because their frames
+/// could carry IP packets past the policy: IP itself, VLAN tags, MPLS and `PPPoE`.
 const ETHERTYPE_MIN: u16 = 0x0600;
 
 const CARRIES_IP: [u16; 10] = [0x0800, 0x86dd, 0x8100, 0x88a8, 0x9100, 0x9200, 0x8847, 0x8848, 0x8863, 0x8864];
@@ -131,7 +133,7 @@ pub struct PolicyKeys {
     pub selector: Option<SelectorKeys>,
 }
 
-/// A name, or a number that stands for the name.
+/// A value that a user may write as text or as a number, such as a protocol or a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Word {

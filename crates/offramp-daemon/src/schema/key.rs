@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The user that root becomes, unless the file names another user.
+/// The user that a daemon started by root becomes, unless the file names another user.
 pub const NOBODY: &str = "nobody";
 
 /// Maximum length of a key text, bytes: the longest keys of any suite in hexadecimal, and a comment.
@@ -24,8 +24,8 @@ const MODE_BITS: u32 = 0o7777;
 
 /// Keys as text: hexadecimal words separated by one space. The text is wiped when dropped, and never shown.
 ///
-/// The text has no line ends, so it needs no escapes in JSON. A text with escapes would be assembled in memory that is
-/// not wiped.
+/// The text has no line ends, so it needs no escapes in JSON. The JSON parser would assemble a text with escapes in
+/// memory that is not wiped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyText(Zeroizing<String>);
 

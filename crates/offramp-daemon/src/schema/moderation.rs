@@ -1,4 +1,4 @@
-//! Moderation as written by a user: in the file, on the command line, and in the control protocol.
+//! Interrupt moderation as written by a user: in the file, on the command line, and in the control protocol.
 
 use super::unit::with_unit;
 use super::word::unknown;
@@ -168,7 +168,7 @@ impl Moderation {
         serde_json::from_value(keys.into()).map(Self).map_err(|error| format!("moderation {policy}: {error}"))
     }
 
-    /// Returns the adapter's settings.
+    /// Returns the moderation as a setting of the adapter.
     pub fn config(&self) -> ModerationConfig {
         let policy = match &self.0 {
             Keys::Off {} => Policy::Off,

@@ -20,7 +20,7 @@ pub struct Difference {
     pub removed: Names,
 }
 
-/// One line per port or switch.
+/// Formats one line per port or switch.
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (names, what) in [(&self.added, "added"), (&self.removed, "removed")] {

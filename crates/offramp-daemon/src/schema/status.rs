@@ -82,8 +82,8 @@ pub struct PortStatus {
     pub queues: Vec<QueueStatus>,
 }
 
-/// Returns the value for daemons that do not send the field. Such a daemon ended when an interface was gone, so its
-/// interfaces are present.
+/// Returns the value of `wire_running` for an older daemon that does not send this field. Such a daemon ended when an
+/// interface was gone, so its interfaces are present.
 fn is_there() -> bool {
     true
 }

@@ -1,4 +1,4 @@
-//! Compares the protocol with the page that describes it.
+//! Compares the types of the control protocol with their documentation, `docs/control.md`.
 
 use super::moderation::KEYS;
 use super::*;
@@ -209,7 +209,7 @@ fn the_document_names_every_field_and_every_word_of_the_protocol() {
     let link = Some(false);
     let set = Request::Set { version: VERSION, port: "a".into(), features, moderation, limit, link };
     let show = Request::Show { version: VERSION, port: None, summary: true };
-    // The field is omitted while it is empty.
+    // A request omits the field `features` if it is empty, as in this example.
     found.push("features".to_owned());
     found.extend(KEYS.iter().map(|(key, ..)| (*key).to_owned()));
     found.extend(limit::KEYS.iter().map(|key| key.name.to_owned()));

@@ -44,7 +44,7 @@ const BYTES: &[Suffix] = &[
     ("GiB", 1 << 30),
     ("GB", 1_000_000_000),
 ];
-/// The suffixes of times, in nanoseconds.
+/// The suffixes of times, with their factors in nanoseconds.
 const TIMES: &[Suffix] = &[
     ("ns", 1),
     ("us", 1_000),
@@ -56,7 +56,7 @@ const TIMES: &[Suffix] = &[
 ];
 
 impl Unit {
-    /// Returns the unit of a key, which its name ends with.
+    /// Returns the unit of a key, determined by the end of the key's name; [`Unit::Count`] for a name without a unit.
     pub fn of_key(key: &str) -> Self {
         let units = [
             ("bits_per_second", Self::BitsPerSecond),
@@ -93,10 +93,10 @@ impl Unit {
         }
     }
 
-    /// Parses a decimal number with an optional suffix, to a whole number of this unit.
+    /// Parses a decimal number with an optional suffix, and converts it to a whole number of this unit.
     ///
     /// # Errors
-    /// Returns a phrase with an example if the text is no such number, or has a fraction of the unit.
+    /// Returns a phrase with an example if the text is no such number, or is not a whole number of this unit.
     pub fn parse(self, text: &str) -> Result<u64, String> {
         const WHOLE: &str = "is no whole number";
         let wrong = || format!("{WHOLE}, and no number with a unit such as {}", self.example());
@@ -193,7 +193,7 @@ pub(super) fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>,
     optional(from, Unit::Seconds)
 }
 
-/// Reads an optional number of things.
+/// Reads an optional number without a unit, such as a number of frames.
 pub(super) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     optional(from, Unit::Count)
 }

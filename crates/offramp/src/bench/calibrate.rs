@@ -1,4 +1,4 @@
-//! `offramp calibrate`: measures this machine as a host for the model.
+//! `offramp calibrate`: measures the costs of this machine, and writes them as the profile of a host for the model.
 
 use crate::bench::model::{CALIBRATED, own_profile};
 use crate::bench::stop::{STOPPED, stop_flag};
@@ -126,10 +126,10 @@ fn measure(args: &Args) -> Result<(Vec<Experiment>, Option<String>), TestbedErro
     let stop = stop_flag()?;
     let settings = Settings { seconds: args.seconds, ..Settings::default() };
     let plans = plans(&settings);
-    // Enter before any thread starts, because only a single-threaded process can enter a user namespace.
+    // Enter the namespaces before any thread starts, because only a single-threaded process can enter a user namespace.
     privilege::enter()?;
     let without_rps = Rig::start(&RigConfig::default())?.without_rps().map(str::to_owned);
-    // A separate experiment measures requests, so omit round trips here.
+    // One of the experiments measures requests, so the samples need no round trips.
     let bench = Bench { program: std::env::current_exe()?, rtt_time: Duration::ZERO, rtt_rounds: 0, stop: &stop };
     let repeats = usize::from(args.repeats);
     let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * repeats);

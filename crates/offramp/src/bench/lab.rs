@@ -25,12 +25,14 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Number of rounds of a default run: sufficient for an interval, with a total run time below 90 s on two processors.
+/// Number of rounds of a default run: sufficient for a confidence interval, with a total run time below 90 s on two
+/// processors.
 const REPEATS: usize = 4;
 /// Number of rounds of a run with only on-request experiments, which have many variants and large effects.
 const ON_REQUEST_REPEATS: usize = 3;
 const SECONDS: f64 = 0.4;
-/// Time of a sample without its measured time, as estimated before the first sample: set-up, warm-up and round trips.
+/// Estimated time of a sample in addition to its measured time: set-up, warm-up and round trips. Used until the first
+/// sample is done.
 const SAMPLE_OVERHEAD_S: f64 = 0.3;
 const RTT_TIME: Duration = Duration::from_millis(40);
 /// Number of rounds of round-trip measurements. A mean round-trip time needs fewer rounds than a mean throughput, so
@@ -284,7 +286,7 @@ impl Args {
         }
     }
 
-    /// Returns the settings of the hosts.
+    /// Returns the settings of the two hosts of a measurement.
     fn host(&self) -> HostSettings {
         HostSettings {
             rps: !self.no_rps,
@@ -334,7 +336,8 @@ pub fn run(args: &Args) -> ExitCode {
     if let Err(why) = check_page(&args.html) {
         return fail(format!("lab: {why}"), SETUP);
     }
-    // After a second signal, the kernel removes namespaces and TAPs, and `--restore` restores an interface's settings.
+    // A second signal ends the process at once. Then the kernel removes its namespaces and TAPs, and `lab --restore`
+    // restores the settings of an interface.
     let stop = match stop_flag() {
         Ok(stop) => stop,
         Err(error) => return fail(format!("lab: {error}"), SETUP),
@@ -356,7 +359,8 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Returns the requested experiments. With a guest, returns only experiments supported by the guest's runner.
+/// Returns the requested experiments. With a guest, returns only the experiments that the program running the guest
+/// supports.
 fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result<Vec<Plan>, TestbedError> {
     let settings = args.settings();
     if let Some(file) = &args.file {
@@ -387,7 +391,8 @@ fn own(file: &Path, settings: &Settings, guest: Option<(Accelerator, DriverCoale
 }
 
 fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
-    // Refuses unknown names before a guest is looked for: User Mode Linux runs every experiment with a guest.
+    // Refuse unknown names before the search for a program that can run the guest. User Mode Linux stands for this
+    // program here, because it supports every experiment with a guest.
     let listed = chosen(args, args.has_guest().then_some((Accelerator::Uml, DriverCoalescing::Fixed)))?;
     if args.list {
         list(&listed);
@@ -396,7 +401,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
     let spec = if args.has_guest() { Some(guest_spec(args)?) } else { None };
     let first = spec.as_ref().and_then(|spec| spec.runners.first());
     let plans = chosen(args, first.map(|runner| (runner.accelerator, runner.driver_coalescing())))?;
-    // Enter before any thread starts, because only a single-threaded process can enter a user namespace.
+    // Enter the namespaces before any thread starts, because only a single-threaded process can enter a user namespace.
     privilege::enter()?;
     let started = Instant::now();
     let busy_cpus = load_before(args)?;
@@ -428,7 +433,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
         ThreadsArg::PerAdapter => "one thread drives each adapter",
         ThreadsArg::PerDirection => "one thread drives each direction, from one host to the other",
     };
-    // Keep the results from before a failure or a stop.
+    // Write the results that were measured before a failure or a stop.
     let finished = finish(args, started, machine, threads, experiments);
     outcome.and(finished)
 }
@@ -479,7 +484,7 @@ fn measure(
     for (position, plan) in plans.iter().enumerate() {
         let mut on_sample = |_round: usize, _turn: usize, _variant: &str| {
             let measured_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64);
-            // The start of a guest takes an unknown time.
+            // The time to start a guest is unknown, so there is no estimate before the first sample.
             let sample_s = measured_s.or((!is_guest).then_some(args.seconds() + SAMPLE_OVERHEAD_S));
             let left_s = sample_s.map(|sample_s| sample_s * (total - done) as f64);
             done += 1;
@@ -495,7 +500,7 @@ fn measure(
     Ok(())
 }
 
-/// Selects the guest's runner, and refuses options that have no meaning for a guest.
+/// Selects the program that runs the guest, and refuses options that have no meaning for a guest.
 fn guest_spec(args: &Args) -> Result<GuestSpec, TestbedError> {
     if args.queues != 1 {
         return Err(GuestError::Unsupported("the guest has one queue pair; leave out --queues").into());
@@ -575,7 +580,7 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
     for experiment in &experiments {
         show(args, experiment);
     }
-    // Keep the finished results, as in a run on offramp's adapters.
+    // Write the finished results even after a failure or a stop, as in a run on offramp's adapters.
     let finished = finish(args, started, machine::describe_device(), "none: the adapter is not ours", experiments);
     outcome.and(finished)
 }

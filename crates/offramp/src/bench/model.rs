@@ -179,9 +179,9 @@ struct Failure {
 type Done = Result<ExitCode, Failure>;
 
 trait OrFail<T> {
-    /// Marks an error in options, profiles or input files.
+    /// Converts an error in options, profiles or input files to a failure with the exit status [`SETUP`].
     fn or_setup(self) -> Result<T, Failure>;
-    /// Marks an error in a run or an output file.
+    /// Converts an error in a run or an output file to a failure with the exit status [`FAILED`].
     fn or_failed(self) -> Result<T, Failure>;
 }
 
@@ -219,7 +219,7 @@ fn run_command(args: &Args) -> Done {
     }
 }
 
-/// The profile of this machine, written by `offramp calibrate`.
+/// Name of the profile of this machine, which `offramp calibrate` writes.
 pub const CALIBRATED: &str = "this-host";
 
 /// Returns the path of the user's profile `name` (XDG Base Directory Specification, 0.8: `$XDG_DATA_HOME`, by default
@@ -317,7 +317,7 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
     Ok(profile)
 }
 
-/// Returns the command line as typed, for the page of results.
+/// Returns the command line, with the quotes that a shell needs, for the page of results.
 fn command_line() -> String {
     let quoted = |word: String| if word.contains([' ', '"', '\'', '$', '*', ';']) { format!("'{word}'") } else { word };
     let words: Vec<_> = std::env::args().skip(1).map(quoted).collect();
@@ -383,7 +383,7 @@ struct JsonRun<'a> {
     retransmissions: u64,
     timeouts: u64,
     collisions: u64,
-    /// Spread of the outcome over the intervals, or `null` without intervals or samples.
+    /// Spread of the outcome over the intervals of the parameters, or `null` without intervals or samples.
     spread: Option<Spread>,
     /// Settings without effect, each with its reason.
     without_effect: Vec<String>,

@@ -19,10 +19,10 @@ use serde_json::json;
 
 /// Microseconds per second.
 const USECS_PER_SEC: f64 = 1e6;
-/// Default length of a test, in seconds.
+/// Default duration of a test, in seconds.
 const SECONDS_DEFAULT: f64 = 10.0;
 
-/// Default length of a transaction's request and response, in bytes: a short query and a page.
+/// Default length of a transaction's request and response, in bytes: those of a short query and of a web page.
 const TRANSACTION_REQUEST_BYTES: u32 = 512;
 const TRANSACTION_RESPONSE_BYTES: u32 = 8192;
 

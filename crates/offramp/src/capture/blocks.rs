@@ -11,14 +11,14 @@ const FRAME_LEN: usize = 12;
 /// Block types.
 pub const STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
-/// Start of the packet data in a block of type 6, bytes.
+/// Offset of the packet data in an enhanced packet block, bytes.
 const PACKET_DATA: usize = 28;
 /// The options `epb_dropcount`, `isb_osdrop` and `isb_usrdeliv`.
 const EPB_DROPCOUNT: u16 = 4;
 const ISB_OSDROP: u16 = 7;
 const ISB_USRDELIV: u16 = 8;
 
-/// A block, and its meaning.
+/// A block of the stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
     /// All bytes of the block.
@@ -36,7 +36,7 @@ pub enum Next<'a> {
     End,
 }
 
-/// Reads blocks.
+/// Reads the blocks of a stream.
 #[derive(Debug)]
 pub struct Blocks<R> {
     from: R,
@@ -112,7 +112,8 @@ impl<'a> Block<'a> {
         self.bytes.get(PACKET_DATA..)?.get(..len as usize)
     }
 
-    /// Returns the number of lost packets: before a packet, or of a whole capture for a block of statistics.
+    /// Returns the number of lost packets. For a packet's block, these are the packets lost directly before this
+    /// packet. For a block of statistics, these are all packets that the capture has lost.
     pub fn lost(self) -> u64 {
         let (start, option) = match (self.kind(), self.packet()) {
             (STATISTICS, _) => (20, ISB_OSDROP),
@@ -185,7 +186,7 @@ mod tests {
         [writer.into_inner(), statistics(1 << 40, 3, 9)].concat()
     }
 
-    /// Gives one byte with each read.
+    /// A reader that returns one byte per read.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {

@@ -20,9 +20,9 @@ pub struct Output {
     /// Whole blocks that are not yet written, and the number of packets among them.
     buffer: Vec<u8>,
     unwritten: u64,
-    /// The number of bytes of the current file, with the buffer.
+    /// The length of the current file in bytes, including the buffered blocks.
     len: u64,
-    /// The counts of the current file.
+    /// The numbers of packets in the current file, and of packets lost while it was the current file.
     packets: u64,
     lost: u64,
     /// The number of files before the current file.
@@ -68,7 +68,7 @@ impl Output {
         self.ring.path(&self.name, self.files)
     }
 
-    /// Writes a block before the first packet.
+    /// Writes a block that precedes all packets. The block is repeated at the start of each later file.
     ///
     /// # Errors
     /// Returns the system's error.
@@ -97,7 +97,7 @@ impl Output {
         Ok(())
     }
 
-    /// Counts lost packets of the current file.
+    /// Adds to the number of lost packets in the statistics of the current file.
     pub fn count_lost(&mut self, packets: u64) {
         self.lost += packets;
     }
@@ -122,7 +122,8 @@ impl Output {
             Destination::Other(other) => other.write_all(&self.buffer).and_then(|()| other.flush()),
         };
         if let (Err(_), Destination::File(file)) = (&written, &self.to) {
-            // A file with half a block is unreadable from there. The first error is reported.
+            // Remove an incomplete block, because a program could not read the file beyond it. The error of the write
+            // is reported, so an error here is ignored.
             let _ = file.set_len(self.len - self.buffer.len() as u64);
         }
         if written.is_ok() {

@@ -1,4 +1,4 @@
-//! `offramp sa import`: imports a Linux kernel's states and policies as associations of a port.
+//! `offramp sa import`: imports the IPsec states and policies of a Linux kernel (`ip xfrm`) as associations of a port.
 
 use super::STANDARD_INPUT;
 use offramp_daemon::control::client::ask;
@@ -150,7 +150,7 @@ impl Entry {
     }
 }
 
-/// Formats an association without the configuration keys that have their default values.
+/// Returns the configuration keys of an association, without keys that have their default values.
 fn keys_of(direction: Direction, config: &SaConfig) -> SaKeys {
     let mut keys = SaKeys {
         direction: Some(direction.to_string()),
@@ -227,7 +227,7 @@ ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in \\
                 let told: SaKeys = serde_json::from_str(&serde_json::to_string(&entry.sa).unwrap()).unwrap();
                 let mut made = told.config(&entry.key, Shape { queue_pairs: 1 }).unwrap();
                 if association.direction == Direction::Out {
-                    // The replay window applies only to a receiver.
+                    // An outbound association has no replay window in the file.
                     made.replay_window = association.config.replay_window;
                 }
                 assert_eq!(made, association.config, "{owner:?}");

@@ -8,13 +8,14 @@ use offramp_daemon::schema::{
 use std::path::Path;
 
 const INDENT: &str = "  ";
-/// Maximum length of a host and of a wire in the overview, characters.
+/// Maximum length of the text for a host or a wire in the overview, characters.
 const PEER_LEN_MAX: usize = 22;
-/// Column of the overview from which on cells have figures.
+/// Index of the overview's first column of figures. All later columns also have figures.
 const FIGURES_FROM: usize = 5;
 const KILO: f64 = 1e3;
-/// Offloads in the overview: a short name, and its features. A word stands for any of its features. Checksums are
-/// shown only without any other offload, because every other offload needs checksums.
+/// Offloads in the overview: a short name, and the features that it stands for. The name is shown if any of its
+/// features is in use. Checksum offload is shown only if no other offload is in use, because every other offload needs
+/// it.
 const TRANSMIT: [(&str, &[&str]); 3] = [("tso", &["tso4", "tso6"]), ("uso", &["uso"]), ("ufo", &["ufo"])];
 const RECEIVE: [(&str, &[&str]); 2] = [("gro", &["rsc4", "rsc6"]), ("udp-gro", &["rsc-udp"])];
 
@@ -179,7 +180,7 @@ fn offloads(features: &[FeatureStatus]) -> String {
     if transmit == NONE && receive == NONE { NONE.to_owned() } else { format!("{transmit} / {receive}") }
 }
 
-/// Formats the number of frames lost since the daemon's start, and per second if frames are lost now.
+/// Formats the number of frames lost since the daemon's start, and the number lost per second if it is above 0.
 fn lost(port: &PortStatus) -> String {
     let directions = || port.queues.iter().flat_map(|queue| [&queue.transmit, &queue.receive]);
     let total: u64 = directions().flat_map(|direction| direction.lost.values()).sum();

@@ -20,7 +20,7 @@ pub const NONE: &str = "-";
 const KILO: f64 = 1e3;
 const MEBI: f64 = 1_048_576.0;
 
-/// Formats all tables of a port, after the daemon's sandbox.
+/// Formats the daemon's sandbox, and then all tables of a port.
 pub fn port(status: &Status, shown: &PortStatus, style: Style) -> String {
     let sandbox = status.sandbox.iter().map(|sandbox| format!("{sandbox}\n"));
     sandbox.chain([tables(shown, style)]).collect::<Vec<_>>().join("\n")
@@ -101,7 +101,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
     lines
 }
 
-/// Formats the settings made by the guest.
+/// Formats the settings that the guest has made through its control queue.
 fn guests_settings(control: &ControlQueueStatus) -> String {
     let offloads = if control.guest_offloads.is_empty() { "none".into() } else { control.guest_offloads.join(" ") };
     let mut parts = vec![format!("queue pairs {}", control.queue_pairs), format!("offloads on receive {offloads}")];
@@ -167,7 +167,7 @@ fn features(features: &[FeatureStatus], style: Style) -> Vec<String> {
     lines
 }
 
-/// Returns the reason for a feature's difference from the user's setting.
+/// Returns the text for the reason why the use of a feature differs from the user's setting.
 pub fn waits_text(reason: WaitsFor) -> &'static str {
     match reason {
         WaitsFor::Host => "not supported by the host",
@@ -230,7 +230,8 @@ fn received(queue: &QueueStatus, name: &str) -> Option<u64> {
     queue.receive.counts.get(name).filter(|count| *count > 0)
 }
 
-/// Formats the fill level of the adapter's memory, if the memory has a limit and has stored a frame.
+/// Formats the maximum number of used bytes of the adapter's memory, and the longest burst without a loss, if the
+/// memory has a limit and has stored a frame.
 fn memories(queues: &[QueueStatus]) -> Vec<String> {
     let line = |queue: &QueueStatus| {
         let bytes = received(queue, "memory_bytes_max");
@@ -290,7 +291,7 @@ fn losses(queues: &[QueueStatus]) -> Vec<String> {
     lines
 }
 
-/// Formats a line for each loss reason at the interface of a wire port.
+/// Formats a line for each reason of losses at the interface on a port's wire.
 fn losses_on_wire(lost: &WireLost) -> Vec<String> {
     let ways = [("transmit", &lost.transmit), ("receive", &lost.receive)];
     let all = ways.into_iter().flat_map(|(way, lost)| lost.iter().map(move |(reason, count)| (way, reason, *count)));

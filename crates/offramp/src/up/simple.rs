@@ -1,4 +1,5 @@
-//! The file of `offramp up` without a file: one switch with a port for each `--tap` and `--vhost-user`.
+//! The configuration that `offramp up` generates if no file is given: one switch with a port for each `--tap` and
+//! `--vhost-user`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -27,7 +28,7 @@ pub struct Simple {
 }
 
 impl Simple {
-    /// Returns the text of the file. The names of its ports are the names of interfaces and of sockets.
+    /// Returns the text of the file. The ports are named after their interfaces and socket files.
     ///
     /// # Errors
     /// Fails if the current directory is unknown, or a path is not UTF-8.
@@ -62,7 +63,7 @@ fn add_port(text: &mut String, name: &str, key: &str, value: &str) {
     let _ = write!(text, "\n[[port]]\nname = \"{name}\"\nwire.switch = \"{SWITCH}\"\n{key} = {value}\n");
 }
 
-/// Returns a valid port name beside `names`, and adds it there.
+/// Returns a valid port name that is derived from `name` and not in `names`, and adds the port name to `names`.
 fn unique(name: &str, names: &mut BTreeSet<String>) -> String {
     let valid = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
     let mut stem: String = name.chars().map(valid).take(NAME_LEN_MAX).collect();

@@ -1,4 +1,4 @@
-//! A port's packet memory and faults, modelled on present and past network cards.
+//! Checks `port.memory` and `port.faults`: packet memory and faults modelled on present and past network cards.
 
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
@@ -26,7 +26,7 @@ pub const POLICIES: [&str; 3] = ["drop", "overrun", "stop"];
 /// The names of the kinds of wrong checksum verdicts.
 pub const VERDICTS: [(&str, WrongVerdict); 2] =
     [("good-is-bad", WrongVerdict::GoodIsBad), ("bad-is-good", WrongVerdict::BadIsGood)];
-/// Default mean number of frames per frame with a wrong checksum verdict.
+/// Default rate of wrong checksum verdicts: on average, one frame in this number of frames.
 pub const VERDICT_ONE_IN_DEFAULT: i64 = 64;
 
 /// Converts the range of an adapter's setting to the range of a key in the file. Every range fits into `i64`.
@@ -42,7 +42,7 @@ pub fn usecs(range: &RangeInclusive<u64>) -> RangeInclusive<i64> {
 }
 
 impl Check<'_> {
-    /// Parses a number without a default.
+    /// Parses an optional number; returns `None` if the key is absent.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     fn given(&self, key: &str, written: &Key<Amount>, range: RangeInclusive<i64>) -> Result<Option<u64>, ConfigError> {
         let number = self.number(key, written, range, 0)?;

@@ -7,7 +7,7 @@ use offramp_adapter::pair::PortControl;
 use std::sync::Arc;
 use toml::Spanned;
 
-/// An empty impairment.
+/// The settings of impairments in a build without impairments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unimpaired {}
 

@@ -25,7 +25,7 @@ const PREFIX_LEN: u8 = 24;
 /// into the kernel.
 const MODULES: [&str; 1] = ["veth"];
 const VETH: [&str; 2] = ["va", "vb"];
-/// The interfaces served in the guest, on consecutive ports.
+/// The guest's interfaces. A server for each accepts checks, on consecutive TCP ports from [`PORT_DEFAULT`] on.
 const SERVED: [&str; 3] = [INTERFACE, VETH[0], VETH[1]];
 /// Maximum wait for the card's carrier. Linux reports carrier changes at most once per second.
 const CARRIER_PATIENCE: Duration = Duration::from_secs(10);
@@ -114,7 +114,7 @@ fn serve(listener: &TcpListener, interface: &str) {
     }
 }
 
-/// Waits until the host closes the port or ends the guest.
+/// Waits until the host closes the serial port `commands`, or ends the guest.
 fn wait_for_end(commands: File) -> io::Result<()> {
     BufReader::new(commands).lines().try_for_each(|line| line.map(drop))
 }

@@ -1,4 +1,4 @@
-//! The report as an HTML page, in the style of the lab's pages.
+//! The report of `offramp check` as an HTML page, in the style of the lab's pages.
 
 use offramp_check::report::{details, effect_word, remark, summary, verdict_word};
 use offramp_check::verdict::{Report, Row, Verdict, Worth};

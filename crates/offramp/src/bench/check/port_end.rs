@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Receive offloads of an adapter: ethtool's name of each offload, and the adapter's features.
+/// Receive offloads that the adapter provides: ethtool's name of each offload, and the adapter's features that
+/// implement it.
 const RECEIVE: [(&str, &[&str]); 3] =
     [("rx-checksum", &["rx-checksum"]), ("rx-gro-hw", &["rsc4", "rsc6"]), ("rx-udp-gro-forwarding", &["rsc-udp"])];
 /// The offload that a TAP lacks: Linux never coalesces frames from a TAP.
@@ -56,7 +57,8 @@ pub fn two_of(control: &Path, names: &[String]) -> Result<[PortStatus; 2], Check
     }
 }
 
-/// Returns pairs of connected ports: both ends of a cable, and neighbours on a switch.
+/// Returns pairs of connected ports: the two ends of a cable, and each port on a switch with the next port on the same
+/// switch.
 fn pairs(ports: &[&PortStatus]) -> Vec<[String; 2]> {
     let are_joined = |a: &PortStatus, b: &PortStatus| match (&a.wire, &b.wire) {
         (WireStatus::Cable { port }, _) => *port == b.name,

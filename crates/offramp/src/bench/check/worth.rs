@@ -40,7 +40,7 @@ pub struct WorthConfig {
     pub end: String,
     /// Address of `offramp ttcp --serve`, reached through the interface `end`: `host` or `host:port`.
     pub peer: String,
-    /// Number and length of the samples.
+    /// Selects the number and the duration of the samples.
     pub depth: Depth,
     /// Directory of the settings to restore.
     pub state_dir: PathBuf,

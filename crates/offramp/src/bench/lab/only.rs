@@ -4,11 +4,12 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::names;
 use offramp_testbed::error::TestbedError;
 
-/// Returns the experiments named by a word of `--only`: the experiment of this name, else those with one of the word's
-/// features, else those with one of its offloads.
+/// Returns the experiments named by a word of `--only`. The word may be the name of an experiment or group, or a name
+/// of a feature or an offload. In the latter case, returns the experiments about the same feature, or else the
+/// experiments about the same offload.
 ///
 /// # Errors
-/// Returns an error if the word has no experiment.
+/// Returns an error if the word names no experiment.
 pub fn experiments_of(word: &str, known: &[&str]) -> Result<Vec<String>, TestbedError> {
     if known.contains(&word) {
         return Ok(vec![word.to_owned()]);
@@ -23,7 +24,8 @@ pub fn experiments_of(word: &str, known: &[&str]) -> Result<Vec<String>, Testbed
     Ok(found)
 }
 
-/// Returns the names that share a feature with a word, or else an offload.
+/// Returns the names in `known` that share a feature with `word`. If there are none, returns the names that share an
+/// offload with `word`.
 fn sharing(word: &str, known: &[&str]) -> Vec<String> {
     let (offloads, features) = (names::offloads(word).unwrap_or(Offloads::empty()), names::features(word));
     let has_feature = |name: &str| names::features(name).iter().any(|feature| features.contains(feature));

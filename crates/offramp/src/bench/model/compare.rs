@@ -40,7 +40,7 @@ impl Args {
         let mut second = load_with(&self.second, &[self.settings.clone(), self.set_second.clone()].concat())?;
         if !self.set_second.is_empty() {
             let set: Vec<_> = self.set_second.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            // If both systems are the same, the changed settings suffice as the name.
+            // If both systems are the same, the changed settings suffice as the name of the second system.
             let system = if self.first == self.second { String::new() } else { format!("{} ", second.name) };
             second.name = format!("{system}{}", set.join(" "));
         }

@@ -25,7 +25,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Done {
-    // Read the file before drawing the slower charts, to report an unreadable file at once.
+    // Read the lab's measurements before drawing the charts, which takes longer: an unreadable file is reported at
+    // once.
     let table = args.html.as_ref().map(|_| claims_table(args.live.as_deref(), |_| false, 0)).transpose()?;
     let mechanisms = match args.files.as_slice() {
         [] => mechanism::all().or_failed()?,

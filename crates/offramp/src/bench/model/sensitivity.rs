@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Default variation of a number, in percent.
+/// Default variation of each parameter, in percent.
 const RANGE_PERCENT: f64 = 10.0;
 
 /// Measure the change of an outcome with each number of a profile.

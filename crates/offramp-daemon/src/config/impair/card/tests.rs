@@ -1,4 +1,4 @@
-//! Tests of accepted and refused memories and faults, and of their documentation.
+//! Tests of accepted and refused values of `port.memory` and `port.faults`, and of the documentation of their keys.
 
 use super::*;
 use crate::config::tests::{DOCUMENT, PEER, documented, parse, refused};
