@@ -1,4 +1,5 @@
-//! Tests that the dependencies between crates equal the list in `docs/design.md`, and the picture `docs/crates.svg`.
+//! Tests that the dependencies between crates equal the list in `docs/design.md`, and that the picture
+//! `docs/crates.svg` shows this list.
 
 #[path = "arrows/picture.rs"]
 mod picture;
@@ -9,7 +10,8 @@ use std::fs;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// Maximum length of a task in characters, so that it fits into its box of the picture.
+/// Maximum length of a crate's task in the list, in characters, so that the task fits into the crate's box of the
+/// picture.
 const TASK_LEN_MAX: usize = 31;
 
 fn root() -> &'static Path {

@@ -1,4 +1,5 @@
-//! Tests of `offramp capture`: the packets of a running daemon's port, while the port does not wait for the reader.
+//! Tests of `offramp capture`: the captured packets of a running daemon's port, and that the port does not wait for a
+//! slow reader.
 
 #[allow(dead_code, reason = "shared with other tests of the daemon")]
 #[path = "up/bed.rs"]
@@ -97,7 +98,7 @@ fn a_capture_has_every_packet_of_the_host_with_its_vnet_header_on_a_cable_and_a_
         let running = capture(&bed, "b", &file, &["--snaplen", "128"]);
         let second = bed.run(&["capture", "b", "-w", "/dev/null"]);
         assert!(String::from_utf8_lossy(&second.stderr).contains("is captured already"));
-        // An idle port wakes up to start the capture.
+        // Wait until the threads of the idle port have woken up and joined the capture.
         std::thread::sleep(std::time::Duration::from_millis(300));
         bed.carry_tcp();
         let after = bed.show_at_rest();

@@ -67,7 +67,7 @@ impl Pair {
     }
 }
 
-/// Returns the command-line name of an interface in a nameless namespace.
+/// Returns the name, for the command line, of an interface in a namespace that only a descriptor of this process keeps.
 fn name_in(namespace: &NetNs, interface: &str) -> String {
     format!("/proc/{}/fd/{}/{interface}", std::process::id(), namespace.as_raw_fd())
 }

@@ -128,7 +128,7 @@ fn poll_until(mut poll: impl FnMut(), mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A switch with its hosts, polled by this thread.
+/// A switch with hosts of several kinds, polled by the test's thread.
 type HostSwitch = Switch<Box<dyn HostPort>>;
 
 fn add_guest(switch: &mut HostSwitch, builder: &GuestBuilder) -> (VhostUser, Guest) {
@@ -211,8 +211,8 @@ impl End {
     }
 }
 
-/// Returns the cost of sending a super-frame to a cable, and the cost of receiving the super-frame in a guest of this
-/// kind.
+/// Returns the cost of sending a super-frame from a guest to a cable, and the cost of delivering it from the cable to
+/// the guest `receiver`.
 fn over_a_cable(receiver: &GuestBuilder) -> (Cost, Cost) {
     let (near, far) = cable(&CableConfig::default());
     let mut sender = End::new(near, &guest_with(SUPER_FRAMES));

@@ -1,8 +1,9 @@
 //! Tests that the marked commands of the documents run as printed and print what the documents show.
 //!
-//! A fence with `runnable` after its language is marked, such as `sh runnable`. `documents/block.rs` has all marks.
-//! Each page has a network, processes, `/run` and `/tmp` of its own, where the working directory has the repository's
-//! `examples`. A page's blocks run in one bash, from top to bottom.
+//! A code block is marked by the word `runnable` after the language of its fence, such as `sh runnable`;
+//! `documents/block.rs` describes all marks. Each page runs in its own network, process and mount namespaces, with an
+//! empty `/run` and `/tmp`. Its working directory contains the repository's `examples`. The blocks of a page run in one
+//! bash, from top to bottom.
 
 #![cfg(feature = "lab")]
 
@@ -21,8 +22,8 @@ use std::process::Command;
 const PAGES: [&str; 5] = ["README.md", "docs/guests.md", "docs/results.md", "docs/check.md", "docs/troubleshooting.md"];
 /// Exit status of a shell for a command that does not exist.
 const NOT_FOUND: i32 = 127;
-/// Prepares the namespace. `$1` is the program, `$2` the directory of the steps, `$3` the examples, `$4` the number of
-/// steps. `sudo` needs no password in a test.
+/// Prepares the namespaces, and runs the steps. `$1` is the program, `$2` the directory of the steps, `$3` the
+/// examples, `$4` the number of steps. A script that runs its arguments stands for `sudo`.
 const RUN: &str = r#"
 set -e
 mount -t tmpfs -o mode=755 documents /run
@@ -45,7 +46,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
 }
 
-/// Returns the commands of a step. A file is saved without a shell's expansions.
+/// Returns the shell commands of a step. The commands of a step with a file write its text unchanged.
 fn script(kind: &Kind) -> String {
     match kind {
         Kind::Commands(commands) => format!("{commands}\n"),
@@ -109,7 +110,8 @@ fn fault(page: &str, step: &Step, printed: &str, what: &str) -> String {
     text
 }
 
-/// Runs the marked blocks of files, and returns their number.
+/// Runs the marked blocks of all `pages`, and returns the number of steps. Panics if a step fails or prints something
+/// else than the page shows.
 fn check(pages: &[String]) -> usize {
     let run = |page: &String| run(page, &fs::read_to_string(root().join(page)).unwrap());
     let (counts, faults): (Vec<usize>, Vec<Vec<String>>) = pages.iter().map(run).unzip();

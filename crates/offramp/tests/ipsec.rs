@@ -1,5 +1,5 @@
-//! Tests of IPsec from a user's view. A daemon has protected ports, and the tests check the packets on the wire between
-//! the ports. Further tests check the errors for a wrong association.
+//! Tests of IPsec from a user's view. A daemon's ports protect their traffic, and the tests check the packets on the
+//! wire between the ports. Further tests check the errors for a wrong association.
 
 #[allow(dead_code, reason = "shared with the tests of `up`")]
 #[path = "up/bed.rs"]
@@ -47,7 +47,7 @@ fn sa(direction: &str, spi: u32, number: u8) -> String {
     )
 }
 
-/// Returns the lines of both ports: SPI 0x1001 from a to b, and SPI 0x1002 from b to a.
+/// Returns the lines for both ports in the daemon's file: SPI 0x1001 from a to b, and SPI 0x1002 from b to a.
 fn both_ways() -> [String; 2] {
     [sa("out", 0x1001, 1) + &sa("in", 0x1002, 2), sa("out", 0x1002, 2) + &sa("in", 0x1001, 1)]
 }
@@ -173,8 +173,8 @@ fn send_flows(guest: &mut Guest, side: usize, to: ([u8; 6], [u8; 4])) {
     guest.tx(0).drain(Duration::from_secs(20));
 }
 
-/// Adds two guests on the same switch as the bed's two TAPs to the daemon's file. The guests protect the traffic
-/// between them.
+/// Adds two guests to the daemon's file, on the same switch as the bed's two TAPs, and returns the guests' sockets. The
+/// ports of the guests protect the traffic between the guests.
 fn on_one_switch(bed: &Bed) -> [PathBuf; 2] {
     let directory = bed.file().parent().unwrap().to_owned();
     let text = fs::read_to_string(bed.file()).unwrap();
@@ -223,8 +223,8 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
         (0..GUEST_PAIRS).for_each(|pair| assert!(guest.rx(pair).fill(200, 1526) > 0));
         guest
     });
-    // Until the second pair runs, the first pair receives all flows. A pair runs after its thread has fetched a frame.
-    // The frame sent here is too short for the switch to learn a station.
+    // Until the second pair runs, the first pair receives all flows. A pair counts as running after its thread has
+    // fetched a frame. The frame sent here is too short for the switch to learn a station.
     let last = guests[1].tx(GUEST_PAIRS - 1);
     last.stage(&VnetHeader::default(), &[&[0; 10]]).expect("room in the ring");
     last.publish();
@@ -255,7 +255,8 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
         let shown = associations(&status, index);
         assert!(shown.iter().any(|sa| sa.0 == way && sa.3 == 3 * u64::from(FLOWS)), "{port}: {shown:?}");
     }
-    // The switch had not learnt the second guest's station, so the TAP received only the encrypted frames.
+    // The switch had not learnt the second guest's address, so it flooded the frames to the TAP. The TAP received them
+    // encrypted.
     let of_guests = |frame: &Vec<u8>| frame[6..11] == [2, 9, 0, 0, 0];
     let mut flooded = Vec::new();
     bed.until(|| {
@@ -450,7 +451,8 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
     assert!(String::from_utf8(output.stdout).unwrap().contains("SA out 0x00001002: alive"));
     assert_eq!(associations(&bed.show(), 0), [("out".to_owned(), 0x1002, "alive".to_owned(), 0)]);
     assert!(bed.run(&["sa", "del", "a", "out", "0x1002"]).status.success());
-    // Traffic that matches this policy is lost until the file is read again.
+    // The selector of the deleted association stays as a policy. Traffic that matches it is lost until the file is read
+    // again.
     assert!(
         bed.show()["ports"][0]["ipsec"]["policies"][0].as_str().unwrap().starts_with("out protect: all of IP, of an")
     );
@@ -658,7 +660,7 @@ fn send_datagrams(kill: usize, is_killed: &AtomicBool) {
         if is_killed.load(Relaxed) {
             return;
         }
-        // The interface's queue may be full.
+        // The interface's queue may be full, so an error is ignored.
         let _ = socket.send_to(format!("{kill} {n}").as_bytes(), (bed::ADDRESSES[1], 9));
     }
 }

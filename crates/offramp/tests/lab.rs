@@ -320,7 +320,7 @@ fn a_guest_that_is_a_program_and_is_killed_ends_the_run() {
     killed_guest_ends_the_run(AS_A_PROGRAM);
 }
 
-/// Options for an emulated guest, and for a guest that runs as a program.
+/// Options for an emulated guest, and for a guest that runs as a program (User Mode Linux).
 const EMULATED: [&str; 2] = ["--guest-accel", "tcg"];
 const AS_A_PROGRAM: [&str; 2] = ["--guest", "uml"];
 

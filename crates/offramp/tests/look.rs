@@ -27,7 +27,8 @@ const UNKNOWN: [u8; 6] = [2, 0, 0, 0, 9, 9];
 /// Stations of a large table: more than an answer may have.
 const STATIONS: u32 = 20_000;
 
-/// Starts a daemon with two TAPs and a guest's port, "guest", on the switch "lan". Returns the guest's socket.
+/// Starts a daemon with two TAPs and a guest on the switch "lan". The guest's port is named "guest", and `guest` are
+/// further keys of this port. Returns the daemon and the guest's socket.
 fn start(name: &str, guest: &str) -> (Bed, PathBuf) {
     let mut bed = Bed::unstarted(name, "");
     let socket = bed.file().with_file_name("guest.sock");
@@ -65,7 +66,8 @@ fn send(guest: &mut Guest, frame: &[u8]) {
 fn a_switch_shows_its_ports_stations_floods_and_reserved_frames() {
     let (bed, socket) = start("stations", "vlan = 7\nmac_addresses = [\"02:00:00:00:01:01\", \"02:00:00:00:01:02\"]\n");
     let mut guest = Guest::builder().connect(&socket);
-    // The TAPs are in no VLAN, so only the reserved frame and the addresses count here.
+    // The hosts of the TAPs are in no VLAN, and ignore the guest's frames. The test looks at the counted reserved
+    // frame, and at the guest's addresses.
     send(&mut guest, &frame(1, LLDP));
     send(&mut guest, &frame(1, BROADCAST));
     let lan = || shown_json(&bed, &["lan"])["switches"][0].clone();
@@ -100,7 +102,7 @@ fn listing_a_large_table_loses_no_frame_and_the_list_is_bounded() {
     let mut guest = Guest::builder().connect(&socket);
     for n in 0..STATIONS {
         let [_, b, c, d] = n.to_be_bytes();
-        // The destination is on the guest's own port, so the frames reach nobody.
+        // The destination is one of the guest's own addresses, so the switch sends the frames to no port.
         let frame = [&[2, 0, 7, 0, 0, 0], &[2, 0, 7, b, c, d][..], &[0x88, 0xb5], &[0; 46]].concat();
         guest.tx(0).send(&VnetHeader::default(), &[&frame]);
         if n % 64 == 63 {

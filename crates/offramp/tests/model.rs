@@ -1,4 +1,4 @@
-//! Tests of `offramp model` from a user's view: refusals, readers of its output, and interrupted sweeps.
+//! Tests of `offramp model` from a user's view: its output, errors, a closed output pipe, and interrupted sweeps.
 
 #![cfg(feature = "lab")]
 

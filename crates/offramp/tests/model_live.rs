@@ -36,7 +36,7 @@ fn what_the_lab_measured_stands_beside_its_claims_and_nothing_beside_the_others(
     let lab: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let output = offramp(&["model", "claims", "--json", "--live", path.to_str().unwrap()]);
     std::fs::remove_file(&path).ok();
-    // Some rows miss their targets regardless of the measurement.
+    // The program exits with 1, because some rows miss their targets regardless of the measurement.
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let table: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(table["live_run"]["experiments"], serde_json::json!(["lso-1g", "tso-udp"]));

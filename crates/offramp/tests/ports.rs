@@ -21,8 +21,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// Starts a daemon with two TAPs on the switch "lan". The switch only learns host addresses, so frames to a forgotten
-/// address are lost.
+/// Starts a daemon with two TAPs on the switch "lan". The switch drops frames to unknown addresses, so frames to an
+/// address that it has forgotten are lost.
 fn start(name: &str, daemon: &str) -> Bed {
     let mut bed = Bed::unstarted(name, daemon);
     bed.rewrite(|text| on_switch(text) + "unknown_unicast = \"drop\"\n");
@@ -122,7 +122,7 @@ fn ports_come_and_go_and_nobody_else_loses_a_frame() {
             let added = done(&add(&bed, &(text + &guest(&bed, "vm3", "cable = \"vm2\""))));
             assert_eq!(added, "port vm0 added\nport vm1 added\nport vm2 added\nport vm3 added\n");
             goes_on();
-            // Connect guests with traffic, except in the last rounds.
+            // In the first eight rounds, connect guests that send frames.
             let guests: Vec<_> = [1, 2]
                 .iter()
                 .filter(|_| round < 8)
@@ -178,7 +178,7 @@ fn guests_that_were_added_exchange_frames_on_a_switch_and_a_cable() {
     assert!(statuses.iter().all(|status| status.contains("\nSeccomp:\t2\n")));
     // An added port behaves like a port in the file: the port can be shown and set, and ends with the daemon.
     assert!(bed.run(&["set", "s0", "lso", "off"]).status.success());
-    // Settings of other ports do not change.
+    // Adding a switch leaves the settings of running ports unchanged.
     assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
     done(&add_by(&bed, "switch", "[[switch]]\nname = \"later\"\n"));
     assert!(["a", "s0"].iter().all(|port| bed::feature(&bed.show(), port, "tso4")["allowed"] == false));
@@ -262,7 +262,7 @@ fn a_port_that_is_removed_under_traffic_is_gone_and_may_come_again() {
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    // If the sender's port was removed, the ring stays full.
+                    // After the removal of the sender's port, the ring stays full, and staging a frame fails.
                     sender.tx(0).stage(&VnetHeader::default(), &[&frame(1, [2, 0, 0, 0, 1, 2])]);
                     sender.tx(0).publish();
                 }

@@ -17,13 +17,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// A user without an entry in the list of users.
+/// Uid of a user without an entry in `/etc/passwd`.
 const USER: u32 = 45_454;
-/// One guest on a switch, with a relative socket.
+/// A configuration with one guest on a switch. The path of the guest's socket is relative.
 const ONE_GUEST: &str =
     "[[switch]]\nname = \"lan\"\n[[port]]\nname = \"vm0\"\nhost.vhost_user = \"vm0.sock\"\nwire.switch = \"lan\"\n";
 
-/// A daemon's file and a copy of the program for every user.
+/// A directory with a daemon's file, and with a copy of the program that every user may run.
 struct Place {
     directory: Directory,
     program: PathBuf,
@@ -41,7 +41,8 @@ impl Place {
         Self { directory, program, file }
     }
 
-    /// Returns the program as the user `user`, with the session directory `session`.
+    /// Returns a command that runs the program as the user `user`, with `session` as the user's session directory
+    /// (`XDG_RUNTIME_DIR`).
     fn command(&self, user: u32, session: Option<&Path>, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args).uid(user).gid(user).stdin(Stdio::null()).env_remove("XDG_RUNTIME_DIR");
@@ -76,7 +77,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts a daemon, waits until it is ready, and returns the line of readiness without its prefix.
+    /// Starts a daemon, and waits until it reports readiness. Also returns the line of this report without its prefix.
     fn start(command: &mut Command) -> (Self, String) {
         let mut daemon = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(daemon.stdout.take().unwrap()).lines().map_while(Result::ok);
@@ -171,7 +172,7 @@ fn a_directory_that_another_user_could_change_is_refused_and_left_alone() {
     refused(&place.up(user, None).output().unwrap(), &[&format!("up: {own}: is a symbolic link"), "remove it"]);
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
     fs::remove_file(&own).unwrap();
-    // Another user waits there for a client with keys.
+    // Another user (here root) owns the directory, and listens there for a client that sends keys.
     fs::create_dir(&own).unwrap();
     let _trap = std::os::unix::net::UnixListener::bind(Path::new(&own).join("control.sock")).unwrap();
     let shown = place.command(user, None, &["show"]).output().unwrap();
@@ -216,7 +217,7 @@ fn a_daemon_of_root_that_became_nobody_still_removes_its_directory() {
     assert_eq!(fs::metadata(&made).unwrap().uid(), 65534);
     assert_eq!(daemon.stop(), Some(0));
     assert!(!made.exists());
-    // Another file keeps the directory.
+    // The directory is not removed if it contains another file.
     let (daemon, _) = Running::start(&mut place.up(0, None));
     fs::write(made.join("precious"), "").unwrap();
     assert_eq!(daemon.stop(), Some(0));
@@ -237,7 +238,7 @@ fn detach_returns_when_the_daemon_is_ready_and_its_addresses_are_set() {
         let mut command = Command::new(program);
         command.args(args);
         confine(&mut command, Some(&namespace), None).unwrap();
-        // A pipe to standard error would wait for the end of the daemon.
+        // The daemon inherits standard error. With a pipe, `output` would wait until the daemon ends.
         command.stderr(Stdio::null()).output().unwrap()
     };
     let up = run(env!("CARGO_BIN_EXE_offramp"), &["up", "--detach", file.to_str().unwrap()]);
@@ -290,7 +291,7 @@ fn taps_and_guests_of_the_command_line_make_one_switch_without_a_file() {
     );
 }
 
-/// Returns the commands of docs/guests.md for the shell of pasta.
+/// Returns the commands that docs/guests.md gives to the shell inside of pasta.
 fn pasta_recipe() -> String {
     let guests = include_str!("../../../docs/guests.md");
     let (_, section) = guests.split_once("## Give guests the host's network without root (pasta)").unwrap();
@@ -313,7 +314,7 @@ fn the_recipe_for_the_hosts_network_with_pasta_works_for_a_plain_user() {
     let place = Place::new("pasta", "");
     let user = USER + 7;
     let home = place.session("home", user, 0o700);
-    // The namespace of the machine. pasta copies its interface and its route.
+    // This namespace stands for the machine. pasta copies the namespace's interface and its route.
     let machine = NetNs::new().unwrap();
     let in_machine = |command: &mut Command| confine(command, Some(&machine), None).unwrap();
     let mut set_up = Command::new("sh");
@@ -337,7 +338,7 @@ fn the_recipe_for_the_hosts_network_with_pasta_works_for_a_plain_user() {
     let program = place.program.parent().unwrap().to_owned();
     let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", program.display());
     pasta.env("PATH", path).env_remove("XDG_RUNTIME_DIR").current_dir(&home);
-    // A file, because a pipe would stay open until the daemon ends.
+    // The output goes to a file, because a pipe would stay open until the daemon ends.
     let (script, log) = (home.join("script"), home.join("log"));
     fs::write(&script, pasta_recipe() + &after).unwrap();
     let file = fs::File::create(&log).unwrap();

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two guests on a switch, with a directory for the daemon's files.
+/// A daemon's file with a number of guests on a switch, in a directory of its own.
 struct Setting {
     directory: Directory,
     guests: usize,
@@ -185,7 +185,7 @@ fn the_backend_says_what_it_is_and_so_does_its_description_for_managers() {
     let said: Value = serde_json::from_slice(&said.stdout).unwrap();
     let dist = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/vhost-user");
     let described: Value = serde_json::from_slice(&fs::read(format!("{dist}/50-offramp.json")).unwrap()).unwrap();
-    // The members are those of VHostUserBackendCapabilities and VhostUserBackend.
+    // The members are those of `VHostUserBackendCapabilities` and `VhostUserBackend` in QEMU's `vhost-user.json`.
     assert_eq!(said, serde_json::json!({ "type": "net" }));
     assert_eq!(described["type"], said["type"]);
     assert!(described["description"].is_string() && described.as_object().unwrap().len() == 3);

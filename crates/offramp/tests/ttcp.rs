@@ -16,7 +16,7 @@ fn offramp(args: &[&str]) -> Command {
     command
 }
 
-/// A process with one JSON object per line of output, killed when dropped.
+/// A process that prints one JSON object per line. Dropping this value kills the process.
 struct Talker {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,

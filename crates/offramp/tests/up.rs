@@ -400,7 +400,7 @@ fn a_tap_on_a_switch_is_moderated_as_on_a_cable() {
     let (frames, interrupts) =
         (queue_sum(&status, "b", "receive", "host_frames"), queue_sum(&status, "b", "receive", "interrupts"));
     assert!(interrupts > 0 && interrupts < frames, "{interrupts} interrupts for {frames} frames");
-    // Switch moderation off: no earlier setting remains.
+    // The port also carries TCP after moderation is switched off again.
     assert!(bed.run(&["set", "b", "moderation", "off"]).status.success());
     bed.carry_tcp();
 }
@@ -979,7 +979,7 @@ fn a_guests_socket_has_the_group_and_the_user_of_the_file() {
     let (bed, socket) = bed_with_the_guest("peer", "user = \"daemon\"\n", host);
     let file = fs::metadata(&socket).unwrap();
     assert_eq!((file.permissions().mode() & 0o777, file.uid(), file.gid()), (0o660, 1, NOBODY));
-    // Root can connect to any socket.
+    // Root can connect to any socket, but the daemon refuses a frontend of another user than uid 1.
     let _refused = UnixStream::connect(&socket).unwrap();
     let guest = || bed.show()["ports"][2]["host"].clone();
     bed.until(|| guest()["counters"]["refused_connections"] == 1);
@@ -1081,7 +1081,7 @@ fn a_second_control_socket_shows_and_changes_nothing() {
     assert!(!socket.exists());
 }
 
-/// Sends a scrape over a stream, and returns the answer without its head.
+/// Sends the HTTP request of a scrape over a stream, and returns the answer without its head.
 fn scraped(mut stream: impl Read + Write) -> String {
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: offramp\r\n\r\n").unwrap();
     let mut answer = String::new();

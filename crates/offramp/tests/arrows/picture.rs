@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// A row of the list: a crate, a few words on its task, and the crates that it depends on.
+/// A row of the list of crates: a crate, a few words on its task, and the crates on which it depends.
 pub struct Row<'a> {
     pub name: &'a str,
     pub task: &'a str,
@@ -18,7 +18,8 @@ const LAYER_HEIGHT: f64 = 98.0;
 const MARGIN: f64 = 12.0;
 /// Width of the place that an arrow takes in a layer that it crosses.
 const CROSSING_WIDTH: f64 = 8.0;
-/// Passes over the layers that sort them by their neighbours. The order no longer changes after a few.
+/// Number of passes over the layers in each direction. A pass sorts every layer by its neighbours, and the order no
+/// longer changes after a few passes.
 const PASSES: usize = 8;
 
 const STYLE: &str = r#"<style>
@@ -39,7 +40,7 @@ struct Place {
     /// Index of the crate, or `None` for a crossing.
     row: Option<usize>,
     layer: usize,
-    /// Places in the next layer below that this one leads to.
+    /// Indices of the places in the next layer below to which arrows lead from this place.
     below: Vec<usize>,
     /// Centre, from the left.
     x: f64,
@@ -104,7 +105,7 @@ fn reaches(rows: &[Row], from: usize, name: &str) -> bool {
     })
 }
 
-/// Returns the places of all crates and crossings, and each arrow as a list of places from above.
+/// Returns the places of all crates and crossings, and each arrow as the list of its places from top to bottom.
 fn places(rows: &[Row]) -> (Vec<Place>, Vec<Vec<usize>>) {
     let mut places: Vec<Place> = Vec::new();
     let mut edges = Vec::new();
@@ -135,8 +136,8 @@ fn width(layer: &[usize], places: &[Place]) -> f64 {
     layer.iter().map(|place| place_width(&places[*place])).sum::<f64>() + GAP * (layer.len() - 1) as f64
 }
 
-/// Sorts each layer by the mean of its neighbours, so that few arrows cross, and sets the places' centres. Returns the
-/// layers from below.
+/// Sorts the places of each layer by the mean position of their neighbours, so that few arrows cross. Sets the centres
+/// of all places, and returns the layers from bottom to top.
 fn arrange(places: &mut [Place]) -> Vec<Vec<usize>> {
     let count = places.iter().map(|place| place.layer + 1).max().unwrap_or(0);
     let of_layer = |layer| (0..places.len()).filter(|place| places[*place].layer == layer).collect();

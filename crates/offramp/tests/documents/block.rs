@@ -15,7 +15,7 @@ pub struct Step {
     /// Line in the document, from 1.
     pub line: usize,
     pub kind: Kind,
-    /// The printed output. `None` if the document shows none.
+    /// The output that the document shows; `None` if it shows none.
     pub shown: Option<String>,
     /// True if the numbers must be equal, too.
     pub is_exact: bool,
@@ -23,11 +23,12 @@ pub struct Step {
 
 /// Returns the marked blocks of a document as steps, in order.
 ///
-/// The output of `sh runnable` is in the next fence if that is marked `text output`. In `console runnable`, each `$ `
-/// begins a command, and its output follows; a command with output may fail. The word `exact` after `runnable` or `output` compares numbers, too.
+/// The output of a block `sh runnable` is the next code block, if that block is marked `text output`. In a block
+/// `console runnable`, a line with `$ ` begins a command, and the command's output follows; a command with output may
+/// fail. With the word `exact` after `runnable` or `output`, numbers are compared, too.
 ///
 /// # Errors
-/// Names the line of an unknown mark, of a file without a name, or of an output without a command.
+/// Returns a message with the line of an unknown mark, of a file without a name, or of an output without a command.
 pub fn steps(document: &str) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
     let mut lines = document.lines().enumerate();
@@ -77,7 +78,7 @@ fn dialogue(fence: usize, body: &[&str], is_exact: bool) -> Result<Vec<Step>, St
             let kind = Kind::Commands(command.to_owned());
             steps.push(Step { line: fence + 1 + index, kind, shown: None, is_exact });
         } else {
-            // A terminal shows failures, too: the shown output decides.
+            // The document may show the output of a failure, so only the output of such a command is compared.
             let step = steps.last_mut().ok_or_else(|| format!("line {fence}: the first line must begin with `$ `"))?;
             if let (Kind::Commands(command), None) = (&mut step.kind, &step.shown) {
                 *command = format!("{command} || true");
@@ -90,8 +91,8 @@ fn dialogue(fence: usize, body: &[&str], is_exact: bool) -> Result<Vec<Step>, St
 
 /// Returns true if a program printed what the document shows.
 ///
-/// Runs of blanks are equal, and so are two numbers unless `is_exact`. A line `…` or `...` stands for any lines, and
-/// `…` within a line for any text.
+/// All runs of blanks count as equal, and any two numbers count as equal unless `is_exact`. A line `…` or `...` stands
+/// for any lines, and `…` within a line for any text.
 pub fn is_as_shown(shown: &str, printed: &str, is_exact: bool) -> bool {
     let shape = |text: &str| -> Vec<String> { text.trim_end().lines().map(|line| shape(line, is_exact)).collect() };
     lines_match(&shape(shown), &shape(printed))

@@ -1,9 +1,9 @@
-//! A validator for the JSON Schema of `offramp show --json`: the keywords that the schema has, and no others.
+//! A validator for the JSON Schema of `offramp show --json`. It supports only the keywords that this schema uses.
 
 use serde_json::Value;
 use std::path::Path;
 
-/// Keywords that describe, and permit everything.
+/// Keywords that only describe a value, and restrict nothing.
 const NOTES: [&str; 6] = ["$schema", "$defs", "title", "description", "format", "default"];
 
 pub struct Schema(Value);

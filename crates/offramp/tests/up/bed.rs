@@ -1,4 +1,4 @@
-//! A daemon with two hosts on a cable, each in a separate namespace.
+//! A daemon for tests, with two hosts on a cable. Each host is a TAP in its own network namespace.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -36,7 +36,8 @@ pub fn refused(output: &Output, texts: &[&str]) {
     }
 }
 
-/// Moves the two ports in a daemon's file from their cable to a switch. The text ends with the section of the switch.
+/// Moves the two ports in a daemon's file from their cable to a switch. The returned text ends with the section of the
+/// switch, so that further keys of the switch can be appended.
 pub fn on_switch(text: &str) -> String {
     text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"")
         + "[[switch]]\nname = \"lan\"\n"
@@ -83,7 +84,7 @@ pub struct Bed {
     /// The daemon's namespace. If `None`, the namespace of this process.
     namespace: Option<NetNs>,
     notices: UnixDatagram,
-    /// True if the service manager requests repeated heartbeats.
+    /// True if the test, in the role of the service manager, requests heartbeats from the daemon.
     wants_heartbeats: bool,
     directory: Directory,
 }
@@ -166,7 +167,7 @@ impl Bed {
         command.stdin(Stdio::null()).stderr(File::create(self.directory.path("stderr")).unwrap());
         command.stdout(Stdio::null());
         confine(&mut command, self.namespace.as_ref(), None).unwrap();
-        // After this line, the daemon ends with this value.
+        // From here on, dropping this value kills the daemon.
         let daemon = self.daemon.insert(command.spawn().unwrap());
         self.notices.set_nonblocking(true).unwrap();
         let until = Instant::now() + HANG_GUARD;

@@ -1,4 +1,4 @@
-//! `host.existing`: a TAP made beforehand, taken by its owner without a capability.
+//! Tests of `host.existing`: a daemon without capabilities attaches to an existing TAP that the daemon's user owns.
 
 use super::bed::{Directory, is_root_of_the_machine, refused};
 use offramp_ports::sys::ethtool::Features;
@@ -14,7 +14,7 @@ const NOBODY: u32 = 65534;
 /// Time limit that only detects a hang.
 const HANG_GUARD: Duration = Duration::from_mins(1);
 
-/// A namespace with a TAP that nobody owns, and a file with a port at this TAP.
+/// A namespace with a TAP that belongs to the user "nobody", and a daemon's file with a port whose host is this TAP.
 struct Bed {
     directory: Directory,
     ns: NetNs,
@@ -46,7 +46,7 @@ impl Bed {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Returns a command of the program, to be run by a user. Start it in [`Self::ns`].
+    /// Returns a command that runs the program as the user `user`. The caller starts the command in [`Self::ns`].
     fn command(&self, user: u32, args: &[&str]) -> Command {
         let copy = self.directory.path("offramp");
         if !copy.exists() {
@@ -108,7 +108,7 @@ fn a_plain_user_takes_the_tap_of_his_own_and_leaves_it_as_it_was() {
         bed.ip("link set t0 up");
         let state = || (bed.ip("-oneline address show dev t0"), bed.ip("-oneline link show t0"), bed.active_features());
         let before = state();
-        // The second daemon finds the interface as the first daemon found it.
+        // The first daemon restores the interface, so the second daemon finds the same state.
         for _ in 0..2 {
             let received = || bed.ns.run(|| link::statistics("t0").unwrap().rx_packets).unwrap();
             let earlier = received();
