@@ -76,7 +76,7 @@ impl Daemon {
         self.file.as_deref()
     }
 
-    /// Returns the state shared by threads and sockets.
+    /// Returns the objects that threads and sockets share.
     pub(crate) fn threads(&self) -> &Threads {
         &self.threads
     }

@@ -27,7 +27,7 @@ const REST_MAX: Duration = Duration::from_secs(3);
 /// Time between two checks whether all tasks have completed a phase.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A host port of any kind. The ports of one switch can be a TAP, a guest and an interface.
+/// A host port of any kind. The ports of one switch may be of different kinds: a TAP, a guest and an interface.
 pub type AnyHost = Box<dyn HostIo + Send>;
 
 /// The current phase of all tasks, and the event that wakes sleeping tasks at a change of the phase.
@@ -45,7 +45,8 @@ pub struct Mark {
     reached: AtomicU8,
     /// The error number with which the task ended; 0 while the task runs.
     ended: AtomicI32,
-    /// The location of the task's stall, if any: the port of the stalled host, or empty if outside of all hosts.
+    /// The location of the task's stall: the name of the port in whose host the thread stalls, or an empty string if it
+    /// stalls outside of all hosts. `None` without a stall.
     stall: Mutex<Option<String>>,
 }
 
@@ -55,12 +56,12 @@ impl Mark {
         Some(self.ended.load(Ordering::Relaxed)).filter(|&errno| errno != 0)
     }
 
-    /// Returns the location of the thread's stall, if any: the name of a port, or empty if outside of all hosts.
+    /// Returns the location of the stall, as in the field `stall`; `None` without a stall.
     pub fn stall(&self) -> Option<String> {
         lock(&self.stall).clone()
     }
 
-    /// Sets or clears the location of the thread's stall.
+    /// Sets or clears the location of the stall.
     pub fn set_stall(&self, stall: Option<String>) {
         *lock(&self.stall) = stall;
     }
@@ -111,7 +112,7 @@ pub trait Drain: Task {
     /// Stops or resumes fetching frames from hosts.
     fn set_draining(&mut self, is_draining: bool);
 
-    /// Returns whether the task has completed `phase`. Set `moved` if the last poll moved frames.
+    /// Returns whether the task has completed `phase`. `moved` must be true if the last poll moved frames.
     fn is_drained(&self, phase: u8, moved: bool) -> bool;
 }
 

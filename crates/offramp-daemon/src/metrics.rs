@@ -29,7 +29,7 @@ const SOCKET_MODE: u32 = 0o666;
 const HEAD_LEN_MAX: usize = 8192;
 const HEAD_FIELDS_MAX: usize = 64;
 
-/// A listening socket. Dropping this value removes the socket's file, if any.
+/// The listening socket of the metrics server. Dropping this value removes the socket's file, if any.
 #[derive(Debug)]
 pub enum MetricsSocket {
     Tcp(TcpListener),
@@ -119,7 +119,7 @@ fn answer(mut stream: impl Stream, handler: &impl Handler) -> io::Result<()> {
     write_before(&mut stream, out.as_bytes(), Instant::now() + LINE_TIME_MAX)
 }
 
-/// The kind of a request, from its head.
+/// The kind of a request, determined from its head (request line and header fields).
 enum Head {
     Metrics { wants_body: bool, format: Format },
     Elsewhere,

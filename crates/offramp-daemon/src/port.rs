@@ -1,4 +1,4 @@
-//! A running port.
+//! A running port: its adapter, its host, its wire, and the threads that serve it.
 
 use super::config::PortConfig;
 use super::drain::{AnyHost, Mark, Rest};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum time for which an ending port waits for a stalled switch.
+/// Maximum time for which an ending port waits until a stalled switch has dropped it.
 const END_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// Time between two checks whether the switch has dropped the port.

@@ -56,7 +56,7 @@ const CHECKSUM: &str = "sha256 ";
 /// Maximum length of the line of one key, and of a whole file: one line per key and 16 further lines; bytes.
 const LINE_LEN_MAX: u64 = 128;
 const FILE_LEN_MAX: u64 = (KEYS_MAX as u64 + 16) * LINE_LEN_MAX;
-/// Time between two checks for newly accepted sequence numbers.
+/// Time between two checks for newly accepted sequence numbers of inbound keys.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between two attempts to write to a failing disk.
 const RETRY: Duration = Duration::from_secs(1);

@@ -109,8 +109,8 @@ impl RunningSwitch {
     }
 }
 
-/// Returns the processor and the polling mode of a switch's thread. The processor is the first processor that a port of
-/// the switch names; `None` if no port names a processor.
+/// Returns the processor and the polling mode of a switch's thread. The processor is the first entry of the first
+/// `cpus` list that is not empty among the switch's ports; `None` if all lists are empty.
 fn placing(switch: &str, ports: &[PortConfig]) -> (Option<Vec<usize>>, Polling) {
     let on_it = || ports.iter().filter(|port| port.is_on(switch));
     let cpu = on_it().find_map(|port| port.cpus.first());

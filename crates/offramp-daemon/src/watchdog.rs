@@ -26,11 +26,11 @@ use std::time::Duration;
 
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Number of checks of the threads per check of a guest, and per check of a guest on an idle thread. Checking hundreds
-/// of idle guests at every interval would take most of the daemon's processor time.
+/// A guest is checked at every fourth check of the threads, and a guest on an idle thread at every sixteenth. Checking
+/// hundreds of idle guests at every interval would take most of the daemon's processor time.
 const LOOKS_PER_GUEST: usize = 4;
 const LOOKS_PER_IDLE_GUEST: usize = 16;
-/// Number of checks per sample of the ports' rates: one second.
+/// The ports' rates are sampled at every fourth check of the threads, once per second.
 const LOOKS_PER_RATES: usize = 4;
 /// Maximum time between two checks, nanoseconds. After a longer time, the watchdog measures the stall anew, because the
 /// machine was suspended, or too busy to run the watchdog.
@@ -55,7 +55,7 @@ enum Step {
     GoesOn,
 }
 
-/// The state of a thread at the previous checks.
+/// The watchdog's record of a thread from the previous checks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     turns: u64,

@@ -266,7 +266,7 @@ fn a_full_disk_ends_the_capture_with_a_readable_file_and_harms_no_port() {
         blocks += 1;
     }
     assert!(blocks > 2 && output.stdout.len() <= 65_536, "{blocks} blocks");
-    // The port goes on, and another capture can start.
+    // The port still carries frames, and another capture can start.
     stop(capture(&bed, "b", &bed.file().with_file_name("c.pcapng"), &[]));
     bed.carry_tcp();
 }

@@ -138,8 +138,7 @@ fn tcp_crosses_a_switch_between_two_protected_ports() {
             (queue_sum(&status, port, way, "frames_out"), queue_sum(&status, port, way, "host_frames"));
         assert!(host * 2 < frames, "{port} {way}: {host} super-frames of {frames} frames");
     }
-    // Add a third association with another key on only one port: the other port cannot decrypt the packets of this
-    // association.
+    // An association can be deleted on a switch, too.
     assert!(bed.run(&["sa", "del", "b", "in", "0x1001"]).status.success());
     bed.until(|| associations(&bed.show(), 1).len() == 1);
 }

@@ -947,7 +947,7 @@ fn a_crash_leaves_no_memory_behind_and_descriptors_are_not_scarce() {
         return;
     }
     let (bed, socket) = bed_with_a_guest("crash", "user = \"nobody\"\n");
-    // The frontend runs with the privileges of this test.
+    // The frontend runs with the privileges of this test, and the daemon as another user.
     let guest = Guest::builder().connect(&socket);
     let process = |file: &str| format!("/proc/{}/{file}", bed.process());
     // The process is not dumpable, so its files belong to root. The files of a dumpable process would belong to its

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// Default permissions of a socket: only the daemon's user.
+/// Default permissions of a socket: only the daemon's user may connect.
 pub(crate) const SOCKET_MODE_DEFAULT: u32 = 0o600;
 /// All permission bits of a socket.
 const SOCKET_MODE_MAX: u32 = 0o777;

@@ -13,7 +13,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time between two checks whether the reader has stopped.
+/// Time between two checks whether the reader still wants packets.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum wait until all threads of the port have left an ended capture. A sleeping thread wakes ten times per second.
 const END_TIME_MAX: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
 /// Writes the packets of `port` until the port or the capture ends. `is_over` returns whether the reader wants no more
-/// packets; if so, the statistics are written.
+/// packets; if so, the capture is stopped. At the end, the statistics are written.
 ///
 /// # Errors
 /// Fails if the reader has disconnected.

@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time between two checks whether a client has disconnected, while there is nothing to send.
 const GONE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The handler of requests.
+/// The daemon, as the server sees it: answers requests, and provides events and captures.
 pub trait Handler: Send + Sync + 'static {
     /// Returns the answer to one request of a client; `peer` is `None` if the client is unknown.
     fn answer(&self, request: Request, peer: Option<Peer>) -> Answer;
@@ -66,7 +66,7 @@ pub fn serve(listener: UnixListener, access: Access, handler: Arc<impl Handler>,
     serve_each("ofr-control", listener, converse, busy, sandbox)
 }
 
-/// A listening socket.
+/// A listening socket, such as a Unix or TCP socket.
 pub trait Listener: Send + 'static {
     /// A client's connection.
     type Stream: Send + 'static;

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read};
 const BUFFER_LEN: usize = 1 << 20;
 /// Maximum length of a block, bytes: a packet with its options.
 const BLOCK_LEN_MAX: usize = 1 << 20;
-/// Length of a block's type and its two lengths, bytes.
+/// Length of the fields around a block's body, bytes: the type, and the block's length before and after the body.
 const FRAME_LEN: usize = 12;
 /// Block types.
 pub const STATISTICS: u32 = 5;

@@ -10,7 +10,7 @@ use std::path::Path;
 const INDENT: &str = "  ";
 /// Maximum length of the text for a host or a wire in the overview, characters.
 const PEER_LEN_MAX: usize = 22;
-/// Index of the overview's first column of figures. All later columns also have figures.
+/// Index of the first column with right-aligned figures. All later columns are right-aligned, too.
 const FIGURES_FROM: usize = 5;
 const KILO: f64 = 1e3;
 /// Offloads in the overview: a short name, and the features that it stands for. The name is shown if any of its

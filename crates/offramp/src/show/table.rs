@@ -68,7 +68,8 @@ fn about(port: &PortStatus) -> String {
     parts.join(", ")
 }
 
-/// Formats the rings, negotiated features and events of a guest, connected or disconnected.
+/// Formats the memory, the rings, the negotiated features, the settings and the counters of a guest, and the reason why
+/// the last frontend was disconnected.
 fn guest(host: &HostStatus) -> Vec<String> {
     let Some(guest) = host.guest() else { return Vec::new() };
     let GuestStatus {
@@ -276,7 +277,7 @@ pub fn ipsec_lines(ipsec: &IpsecStatus) -> Vec<String> {
     lines
 }
 
-/// Formats a line for each loss reason, and for each other defect of a frame.
+/// Formats a line for each reason of losses that occurred, and for each other counter above 0 that a terminal shows.
 fn losses(queues: &[QueueStatus]) -> Vec<String> {
     let mut lines = Vec::new();
     for queue in queues {
