@@ -1,8 +1,8 @@
 //! Sets `OFFRAMP_VERSION` to the package's version and the commit, such as `0.1.0 (0123456789ab)`. A release sets the
 //! variable itself (`tools/release`). Outside of a Git repository, the version has no commit.
 //!
-//! The files of the repository are read without the program `git`, which refuses a repository of another user. The script
-//! runs again only after a change of these files.
+//! The files of the repository are read without the program `git`, which refuses a repository of another user. Cargo
+//! runs this script again only after a change of these files.
 
 use std::env;
 use std::fs;

@@ -14,7 +14,7 @@
 //! | `run` | [`Process`] and [`Daemon::start`]: the steps of the start, in their order |
 //! | `kind` | the kinds of hosts and of interfaces on a wire, one file per kind |
 //! | `build`, `port`, `switch` | building running ports and switches from a configuration |
-//! | `daemon`, `show`, `rates`, `change`, `apply` | answering requests; adding and removing ports and switches at run time |
+//! | `daemon`, `show`, `rates`, `change`, `apply` | answering requests; adding and removing ports and switches |
 //! | `ipsec`, `sa_log`, `state` | security associations, their events, and their sequence numbers kept over a crash |
 //! | `drain`, `watchdog`, `events`, `report` | stopping without losing frames; stalled threads; events and log lines |
 //! | `metrics` | counters for Prometheus |

@@ -138,7 +138,7 @@ fn tcp_crosses_a_switch_between_two_protected_ports() {
             (queue_sum(&status, port, way, "frames_out"), queue_sum(&status, port, way, "host_frames"));
         assert!(host * 2 < frames, "{port} {way}: {host} super-frames of {frames} frames");
     }
-    // An association can be deleted on a switch, too.
+    // An association of a port on a switch can be deleted, too.
     assert!(bed.run(&["sa", "del", "b", "in", "0x1001"]).status.success());
     bed.until(|| associations(&bed.show(), 1).len() == 1);
 }
@@ -222,8 +222,9 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
         (0..GUEST_PAIRS).for_each(|pair| assert!(guest.rx(pair).fill(200, 1526) > 0));
         guest
     });
-    // Until the second pair runs, the first pair receives all flows. A pair counts as running after its thread has
-    // fetched a frame. The frame sent here is too short for the switch to learn a station.
+    // Until further pairs run, the first pair receives all flows. So the guest sends a frame on its last pair. A pair
+    // counts as running after its thread has fetched a frame. This frame is too short for the switch to learn a station
+    // from it.
     let last = guests[1].tx(GUEST_PAIRS - 1);
     last.stage(&VnetHeader::default(), &[&[0; 10]]).expect("room in the ring");
     last.publish();

@@ -174,7 +174,7 @@ fn the_overview_has_one_line_per_port_and_switch_within_100_columns() {
     assert!(up.contains("guest.sock") && up.contains("switch lan") && up.contains("tso / -"), "{up}");
     assert!(bed.run(&["set", "guest", "link", "off"]).status.success());
     assert!(line(&shown(&bed, &[]), "guest").contains("link off"));
-    // The daemon samples the rates of the last second by itself.
+    // The daemon samples the rates itself, once per second, so they do not depend on requests.
     bed.until(|| shown_json(&bed, &[])["ports"][0]["queues"][0]["transmit"]["rates"]["bits_per_s"].is_number());
 }
 

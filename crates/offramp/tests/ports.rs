@@ -17,7 +17,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Time limit that detects a hang.
+/// Time limit that only detects a hang.
 const PATIENCE: Duration = Duration::from_secs(20);
 const BROADCAST: [u8; 6] = [0xff; 6];
 

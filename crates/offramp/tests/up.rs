@@ -1126,7 +1126,7 @@ fn prometheus_reads_what_show_says_of_a_daemon_in_its_sandbox() {
 #[test]
 fn counters_are_served_on_an_address_of_the_machine_too() {
     let mut bed = Bed::unstarted("metrics-tcp", "");
-    // Choose an address that was free a moment ago.
+    // Use a port that the kernel has just reported as free.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     bed.rewrite(|text| text.replacen("[daemon]\n", &format!("[daemon]\nmetrics = \"{address}\"\n"), 1));
     bed.start_without_hosts();
