@@ -266,7 +266,7 @@ fn change_kept(kept: &[Kept]) -> Result<(), String> {
     let before: Vec<_> = kept.iter().map(|kept| kept.port.control.offloads()).collect();
     for (at, Kept { port, new, .. }) in kept.iter().enumerate() {
         if let Err(error) = allow(port, new.offloads) {
-            // A host that is gone cannot restore its old offloads; the error is ignored.
+            // If a host is gone, its old offloads cannot be restored; this second error is ignored.
             kept[..at].iter().zip(&before).for_each(|(kept, offloads)| drop(allow(&kept.port, *offloads)));
             return Err(format!("port \"{}\": {error}", port.name));
         }
@@ -279,8 +279,8 @@ fn change_kept(kept: &[Kept]) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits until no other reference to the port exists, and returns the port. Dropping the last reference ends the port,
-/// which only the thread that makes changes may do.
+/// Waits until no other reference to the port exists, and returns the port. Dropping the last reference ends the port.
+/// Only the thread of this module may end a port.
 fn alone(mut port: Arc<Port>) -> Port {
     loop {
         match Arc::try_unwrap(port) {

@@ -139,8 +139,7 @@ impl Drain for Switch<AnyHost> {
     }
 }
 
-/// A task that takes part in draining. Its mark records the phases that it has completed, and the error with which it
-/// ended.
+/// A task with draining. Its mark records the completed phases, and the error at the task's end.
 pub struct Resting<T> {
     task: T,
     rest: Arc<Rest>,

@@ -74,8 +74,8 @@ impl Groups {
         found.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns whether the group was looked up, so that the process can give it a socket: an unprivileged process has
-    /// joined all groups that were looked up.
+    /// Returns whether the group was looked up. An unprivileged process can give a socket only to a looked-up group,
+    /// because it has joined only these groups.
     pub fn has(&self, group: &str) -> bool {
         self.0.contains_key(group)
     }

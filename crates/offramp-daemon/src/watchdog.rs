@@ -119,7 +119,7 @@ struct Reports {
     limits: [Limit; 2],
 }
 
-/// What the previous checks found about one of a host's rate limits.
+/// The results of the previous checks of one rate limit of a host.
 #[derive(Debug, Default)]
 struct Limit {
     /// The number of times the limit was reached.

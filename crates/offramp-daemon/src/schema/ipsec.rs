@@ -22,7 +22,7 @@ const REPLAY_WINDOW_SHARED: u32 = REPLAY_WINDOW_MAX;
 /// length field instead of an `EtherType`.
 const OTHER: [(&str, u16); 6] =
     [("arp", ETHERTYPE_ARP), ("rarp", 0x8035), ("lldp", 0x88cc), ("eapol", 0x888e), ("ptp", 0x88f7), ("llc", 0)];
-/// Smallest `EtherType`. The list below it holds the types that `port.ipsec.other` must not name, because their frames
+/// Smallest `EtherType`. The next constant lists the types not allowed in `port.ipsec.other`, because their frames
 /// could carry IP packets past the policy: IP itself, VLAN tags, MPLS and `PPPoE`.
 const ETHERTYPE_MIN: u16 = 0x0600;
 
