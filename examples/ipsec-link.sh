@@ -8,7 +8,7 @@ done
 here=$(dirname "$0")
 keys=/run/offramp-ipsec-link
 umask 077
-# New keys each time. What the daemon knows of the last ones is of no use any more.
+# Each run makes new keys, so the sequence numbers that the daemon stored for the previous keys are deleted too.
 rm -rf "$keys"
 mkdir "$keys"
 for key in left-to-right right-to-left; do
@@ -29,7 +29,7 @@ ip netns add ofr-left
 ip netns add ofr-right
 ip link add ofrline0 type veth peer name ofrline1
 for end in ofrline0 ofrline1; do
-    # The kernel must send nothing of its own on the wire.
+    # Without IPv6, the kernel itself sends no frame on the wire.
     [ ! -e /proc/sys/net/ipv6 ] || echo 1 > "/proc/sys/net/ipv6/conf/$end/disable_ipv6"
     ip link set "$end" up
 done
@@ -38,7 +38,7 @@ capture=$!
 ip netns exec ofr-right offramp ttcp --serve --once &
 offramp up --detach "$here/ipsec-link.toml"
 daemon=$(offramp show --control "$keys/control.sock" --json | sed 's/^[^,]*,"process":\([0-9]*\).*/\1/')
-# Static neighbours, so that there is no ARP either.
+# Static neighbours, so that the hosts send no ARP, and the wire carries only ESP.
 ip -n ofr-left neighbour replace 198.18.0.2 lladdr 02:00:00:00:00:02 dev ofr0
 ip -n ofr-right neighbour replace 198.18.0.1 lladdr 02:00:00:00:00:01 dev ofr0
 ip netns exec ofr-left offramp ttcp --to 198.18.0.2 --seconds 2
