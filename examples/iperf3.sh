@@ -1,7 +1,7 @@
 #!/bin/bash
-# Measures two adapters on a cable with iperf3 and ethtool: each offload on and off, 5 s in each setting. Run it as root.
-# Hosts A and B run on processor 0 and the adapters on processor 1, as in `offramp lab`. The script finally removes all
-# that it made.
+# Measures two adapters on a cable with iperf3 and ethtool: each offload on and off, 5 s in each setting. Run it as
+# root. Hosts A and B run on processor 0 and the adapters on processor 1, as in `offramp lab`. The script finally
+# removes all that it made.
 set -eu
 for program in offramp ip ethtool iperf3; do
     command -v "$program" > /dev/null || { echo "$0: there is no $program in the path; install it first" >&2; exit 1; }

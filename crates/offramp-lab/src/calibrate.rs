@@ -11,10 +11,12 @@
 //!
 //! The adapters count sends, receives and wire frames. Least squares, with no cost below 0, derive the costs from a few
 //! experiments: `lso`, `rsc`, `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000. If the link is the limit,
-//! the hosts sleep between interrupts, and a hand-over takes additional time to wake a host. `interrupt-cap` at 8000
-//! interrupts per second measures this wake-up time, and the bytes per hand-over. The experiments measure the costs of
-//! both ends of a connection together. The resulting profile therefore describes a host with the costs of both ends.
-//! The model predicts all other experiments from that profile.
+//! the hosts sleep between interrupts, and each interrupt takes additional time to wake a host. The adapters' thread
+//! sleeps too, and each send takes additional time to wake the thread. `interrupt-cap` at 8000 interrupts per second
+//! measures these two times, with polling and with sleeping adapters, and also the bytes per send and per receive. The
+//! experiments measure the costs of both ends of a connection together. The resulting profile therefore describes a
+//! host with the costs of both ends. The model predicts the variants that were not used for the costs from that
+//! profile.
 //!
 //! The experiment `receiver` measures a receive-only host. The receiving host has its own processor. The sending host
 //! and the adapters share another processor. The processor time of the receiving host is:

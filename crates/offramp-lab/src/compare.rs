@@ -78,9 +78,9 @@ impl Distance {
     }
 }
 
-/// The pairs of samples of one round, and their numbers.
+/// The pairs of samples of two variants, one pair for each round, and the numbers of pairs.
 struct Pairs {
-    /// Values of base and variant in each counted pair.
+    /// Values of base and variant in each pair that is used for the comparison.
     counted: Vec<[f64; 2]>,
     /// Number of pairs with comparable distances.
     like: usize,
@@ -121,7 +121,8 @@ impl Pairs {
         }
     }
 
-    /// Returns whether pairs with incomparable distances are used too, because too few pairs have comparable distances.
+    /// Returns whether the comparison also uses pairs with incomparable distances, because fewer than [`PAIRS_MIN`]
+    /// pairs have comparable distances.
     fn mixes_distances(&self) -> bool {
         self.like < PAIRS_MIN && self.all > self.like
     }
@@ -331,7 +332,8 @@ mod tests {
         assert_eq!(variant.as_object().expect("an object").len(), METRICS.len() + 2, "and name and samples");
     }
 
-    /// Calculated by hand for ln 2, ln 2.2 and ln 1.8: mean 0.68980, deviation 0.10038, t(2; 0.975) = 4.30265.
+    /// The expected interval is calculated by hand from ln 2, ln 2.2 and ln 1.8: mean 0.68980, standard deviation
+    /// 0.10038, t(2; 0.975) = 4.30265.
     #[test]
     fn the_interval_is_students_t_of_the_log_ratios() {
         let verdict = throughput(&variant("off", &[1.0, 1.0, 1.0]), &variant("on", &[2.0, 2.2, 1.8])).expect("three");

@@ -28,8 +28,7 @@ use matrix::{Plan, VariantPlan};
 use measure::Bench;
 use offramp_testbed::device::{self, DeviceError, Guard, State, check_permission};
 
-/// The main metric: all variants are compared in this metric first. If the link is the limit, an offload changes
-/// processor time, but not throughput.
+/// The metric of the main verdict. If the link is the limit, an offload changes processor time, but not throughput.
 const METRIC: &str = "host_cpu_s_per_gb";
 /// Metrics compared in addition to [`METRIC`].
 const OTHER_METRICS: [&str; 3] = ["throughput_bps", "rtt_p50_us", "rtt_p99_us"];
@@ -197,7 +196,7 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// Describes where the kernel's settings differ from the variant's settings.
+/// Describes features that the kernel did not switch as requested, and features that it switched without a request.
 fn effects(variant: &VariantPlan, found: &State, now: &Features) -> Vec<String> {
     let change = &variant.change;
     let mut effects: Vec<String> = change

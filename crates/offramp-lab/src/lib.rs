@@ -4,14 +4,14 @@
 //! |---|---|
 //! | [`plan`] | the experiments: question, variants, bounds |
 //! | [`run`] | runs the experiments, round by round |
-//! | [`sample`] | one measurement on a rig of `offramp-testbed` |
+//! | [`sample`] | one sample: traffic between two hosts, set up by `offramp-testbed` |
 //! | [`device`] | experiments on an existing interface |
 //! | [`metric`] | the metrics of a sample, with names and units |
 //! | [`compare`] | medians, intervals, verdicts |
-//! | [`model`] | the report as data |
+//! | [`model`] | the data of a report |
 //! | [`machine`] | the description of the machine, for the report |
-//! | [`report`] | the report as JSON, text and pages |
-//! | [`calibrate`] | a profile of this machine for `offramp-model` |
+//! | [`report`] | the report as JSON, as text for a terminal and as HTML pages |
+//! | [`calibrate`] | measures this machine as a host for `offramp-model` |
 
 pub mod calibrate;
 pub mod compare;

@@ -12,7 +12,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Duration of the measurement before a run: some dozen ticks of the kernel's time accounting.
+/// Duration of the measurement of other programs' load before a run: some dozen ticks of the kernel's time accounting.
 const BUSY_WINDOW: Duration = Duration::from_millis(500);
 
 /// Describes this machine for a run on an existing interface. A run on an existing interface has no offramp adapter.
@@ -77,7 +77,7 @@ pub fn describe_with_guest(placement: &Placement, guests: &Guests) -> Machine {
     }
 }
 
-/// Returns the load of other programs in the whole run. `before_cpus` is the load before the run.
+/// Returns the load of other programs before the run (`before_cpus`) and around all samples of the run.
 pub fn other_programs(before_cpus: f64, experiments: &[Experiment]) -> OtherPrograms {
     let samples = experiments.iter().flat_map(|e| &e.variants).flat_map(|v| &v.samples);
     let during: Vec<f64> = samples.filter_map(|sample| sample.other_cpus).collect();
@@ -88,7 +88,7 @@ pub fn other_programs(before_cpus: f64, experiments: &[Experiment]) -> OtherProg
     }
 }
 
-/// Measures the number of processors in use before a run, when this program does nothing.
+/// Measures the mean number of busy processors for half a second, while this program does nothing.
 ///
 /// # Errors
 /// Returns an error if `/proc/stat` cannot be read.
@@ -100,7 +100,8 @@ pub fn busy_cpus() -> io::Result<f64> {
     Ok(worked.likely_us as f64 / elapsed_us.max(1) as f64)
 }
 
-/// Returns the minimum, median and maximum distance between the processors over all samples, nanoseconds.
+/// Returns the one-way latency of a cache line between a host's and an adapter's processor, nanoseconds: minimum,
+/// median and maximum over all samples.
 pub fn line_distance_ns(experiments: &[Experiment]) -> Option<[f64; 3]> {
     let samples = experiments.iter().flat_map(|e| &e.variants).flat_map(|v| &v.samples);
     let mut all: Vec<f64> = samples.filter_map(|s| s.line_distance_ns).flatten().collect();

@@ -14,7 +14,7 @@ pub(crate) const RPC_HEADER_BYTES: u32 = 100;
 pub struct Metric {
     /// Name of the field in [`Variant`]. The name includes the unit.
     pub name: &'static str,
-    /// Heading, with the unit.
+    /// Heading of the metric in tables and charts, with the unit.
     pub heading: &'static str,
     /// Noun phrase for sentences, as after "2.9 ×".
     pub noun: &'static str,
@@ -176,8 +176,8 @@ metrics! {
     host_frames: u64, count, "Frames handed to the receiving host", "the frames handed to the host";
     /// Number of frames sent by the hosts in the measured time. A super-frame counts once.
     sent_frames: u64, count, "Frames sent by the hosts", "the frames sent by the hosts";
-    /// Interrupts of the receiving hosts per second. With a TAP, each batch of frames written counts as one interrupt;
-    /// with a guest, each interrupt of the guest counts.
+    /// Interrupts of the receiving hosts per second. For a TAP, each batch of frames written to the TAP counts as one
+    /// interrupt. For a guest, each interrupt for received frames counts.
     interrupts_per_s: f64, count, "Interrupts, 1/s", "the interrupts per second";
     /// Number of frames lost, for any reason.
     lost_frames: u64, count, "Frames lost", "the lost frames";
@@ -211,10 +211,10 @@ metrics! {
     rpc_retransmits: u64, count, "RPC retransmits", "the RPC retransmits";
 }
 
-/// The metric for the work of hosts and adapters together.
+/// Name of the metric of total work: processor time of hosts and adapters together per 10^9 bytes of payload.
 pub const TOTAL_WORK: &str = "total_cpu_s_per_gb";
 
-/// Metrics without a field in [`Variant`], used by claims and by the reading of an experiment.
+/// Metrics without a field in [`Variant`], used for claims and for the explanation of an experiment's figures.
 static WITHOUT_FIELD: [Metric; 4] = [
     Metric {
         name: TOTAL_WORK,

@@ -1,6 +1,6 @@
 //! The report of a lab run: the JSON object printed by `offramp lab --json`, version 1.
 //!
-//! Each name ends with the unit. A figure that was not measured is `null`, never 0.
+//! The name of a field with a unit ends with this unit. A figure that was not measured is `null`, never 0.
 
 pub use crate::metric::{Sample, Variant};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct LabReport {
     pub machine: Machine,
     /// Settings of the run.
     pub settings: Settings,
-    /// Experiments, in the order in which the run measured the experiments.
+    /// Experiments, in the order of their measurement.
     pub experiments: Vec<Experiment>,
 }
 
@@ -32,7 +32,7 @@ pub struct Machine {
     pub processor: String,
     /// Number of processors available to the run.
     pub cpus: usize,
-    /// Name of the checksum implementation chosen at run time.
+    /// Name of the checksum implementation that was chosen for this processor at run time.
     pub checksum_kernel: String,
     /// Processors used by the hosts.
     pub host_cpus: Vec<usize>,
@@ -46,7 +46,7 @@ pub struct Machine {
     /// The load of other programs. `None` in an object of an older offramp.
     #[serde(default)]
     pub other_programs: Option<OtherPrograms>,
-    /// Why the hosts' receive work did not run on the hosts' processors (RPS), if it did not.
+    /// Reason why the hosts' receive work could not be moved to the hosts' processors (RPS). `None` if it was moved.
     #[serde(default)]
     pub without_rps: Option<String>,
     /// The guest used as host A. `None` if both hosts are namespaces, or if the run used an existing interface.
@@ -81,7 +81,7 @@ pub struct Guest {
     pub memory_mib: u64,
     /// Time from the guest's start to its first answer, seconds.
     pub boot_s: f64,
-    /// Description of how offloads are switched.
+    /// Description of the method that switches offloads between the variants.
     pub switched: String,
 }
 
@@ -94,7 +94,7 @@ pub struct Settings {
     pub seconds: f64,
     /// TCP congestion control, set on each socket.
     pub congestion: String,
-    /// Threading mode of the adapters, with the reason.
+    /// Description of the threads that ran the adapters, and the reason for this choice.
     pub threads: String,
     /// Duration of the whole run, seconds.
     pub elapsed_s: f64,
@@ -119,7 +119,7 @@ pub struct Experiment {
     pub verdicts: Vec<Verdict>,
     /// Caveats of this result.
     pub notes: Vec<String>,
-    /// Results for the bounds that were set before the run.
+    /// Results for the bounds in the experiment's file.
     #[serde(default)]
     pub judgements: Vec<Judgement>,
 }
@@ -127,7 +127,7 @@ pub struct Experiment {
 /// A bound on a ratio, and the measured ratio.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judgement {
-    /// The comparison. The bound applies to the ratio of the comparison.
+    /// The comparison with the ratio to which the bound applies.
     pub verdict: Verdict,
     /// Upper bound of the ratio; `None` for no upper bound.
     pub at_most: Option<f64>,
@@ -151,7 +151,7 @@ impl Judgement {
     }
 }
 
-/// The verdict on a difference.
+/// The comparison of two variants in one metric: the ratio, and its confidence interval.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Verdict {
     /// Name of the compared metric, a field of [`Variant`].

@@ -1,5 +1,5 @@
-//! The experiments: question, fixed settings and variants. Each experiment is a file in `experiments/`. Users can add
-//! their own files ([`Experiment::read`]).
+//! The experiments: question, fixed settings and variants. Each experiment of offramp is a file in `experiments/`.
+//! Users can run files of their own ([`Experiment::read`]).
 
 mod file;
 mod layers;
@@ -20,14 +20,14 @@ pub(crate) const GIGABIT_BPS: u64 = 1_000_000_000;
 /// Interrupt rate of the e1000 in claims H1 and H2, per second: the static default of the e1000 driver. Without this
 /// limit of the interrupt rate, a gigabit link wakes the host for every frame.
 pub(crate) const GIGABIT_INTERRUPTS_PER_SECOND: u32 = 8000;
-/// Name of the experiment with a receive-only host.
+/// Name of the experiment that measures a host which only receives.
 pub(crate) const RECEIVER: &str = "receiver";
 
 /// Metrics compared in addition to the main metric, unless the file lists other metrics.
 const COMPARED: [&str; 5] =
     ["throughput_bps", "transactions_per_s", "host_cpu_s_per_gb", "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
-/// Metrics compared in addition to [`COMPARED`] in experiments that run only on request. The experiments that run only
-/// on request study the timing of interrupts.
+/// Metrics compared in addition to [`COMPARED`] in experiments that run only by name. The experiments about interrupt
+/// moderation, which are among these, need the metrics.
 const COMPARED_ON_REQUEST: [&str; 4] = ["latency_p50_us", "latency_p99_us", "interrupts_per_frame", "interrupts_per_s"];
 
 /// The user's settings for all experiments.
@@ -39,13 +39,13 @@ pub struct Settings {
     pub streams: u32,
     /// TCP congestion control.
     pub congestion: String,
-    /// Link rate, bits per second, unless the experiment fixes the rate. `None` for an unlimited link.
+    /// Link rate in experiments that do not fix the rate, bits per second. `None` for an unlimited link.
     pub rate_bps: Option<u64>,
-    /// MTU, bytes, unless the experiment fixes the MTU.
+    /// MTU in experiments that do not fix the MTU, bytes.
     pub mtu: usize,
     /// Number of queue pairs per adapter.
     pub queues: u16,
-    /// Threading mode of the adapters.
+    /// Distribution of the adapters' work over threads.
     pub threads: Threads,
     /// Settings of the hosts. An experiment can add further settings.
     pub host: HostSettings,
@@ -71,7 +71,7 @@ impl Default for Settings {
 pub struct VariantPlan {
     /// Short name: the difference from other variants.
     pub name: String,
-    /// Configuration of the rig.
+    /// Configuration of the two hosts, and of the adapters between them.
     pub rig: RigConfig,
     /// Parameters of the traffic.
     pub traffic: Params,
@@ -109,8 +109,8 @@ impl Plan {
         claims::all().iter().filter(|claim| claim.lab.iter().any(bears_on)).map(|claim| claim.id.as_str()).collect()
     }
 
-    /// Returns true if round trips are measured after each sample. Experiments with `on_request` must end soon, and
-    /// measure latencies in their own traffic, so round trips are omitted after their samples.
+    /// Returns whether round trips are measured after each sample. Experiments with `on_request` omit these round trips
+    /// to end sooner. If such an experiment is about latencies, its own traffic measures them.
     pub fn has_round_trips(&self) -> bool {
         !self.on_request
     }
@@ -154,7 +154,7 @@ static EMBEDDED: &[(&str, &str)] = experiments![
     "ipsec-3des",
 ];
 
-/// Returns every experiment shipped with offramp, in the order in which a full run measures the experiments.
+/// Returns every experiment shipped with offramp, in the order of a full run.
 ///
 /// # Panics
 /// Never panics: the files are part of the program, and tests parse them.
@@ -168,12 +168,12 @@ pub fn experiments() -> &'static [Experiment] {
     &EXPERIMENTS
 }
 
-/// Returns the groups of experiments: name and members of each group.
+/// Returns the groups of experiments: the name of each group, and the names of its experiments.
 pub fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
     grouped(experiments().iter().filter_map(|of| Some((of.group.as_deref()?, of.name.as_str()))))
 }
 
-/// Returns the plan of every experiment, in the order in which a full run measures the experiments.
+/// Returns the plan of every shipped experiment, in the order of a full run.
 ///
 /// # Panics
 /// Never panics: tests build the plan of every shipped experiment.
@@ -181,9 +181,9 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
     experiments().iter().map(|of| of.plan(settings).unwrap_or_else(|error| panic!("{error}"))).collect()
 }
 
-/// Returns the plans possible with a guest as host A, for the guest's accelerator and driver. The order is the order of
-/// the experiments in a default run. By default, the guest sends. In experiments about receiving, the guest receives.
-/// In experiments about a server, the guest serves.
+/// Returns the plans of the shipped experiments that are possible with a guest as host A, for the guest's accelerator
+/// and driver, in the order of a full run. By default, the guest sends. In experiments about receiving, the guest
+/// receives. In experiments about a server, the guest serves.
 ///
 /// # Panics
 /// Never panics: tests build the plan of every shipped experiment.

@@ -1,5 +1,5 @@
-//! Runs experiments: takes samples of the variants one after the other in each round, and compares the variants at the
-//! end.
+//! Runs experiments: in each round, takes one sample of every variant, one after the other. After the last round,
+//! compares the variants.
 
 use crate::compare;
 use crate::model::{Experiment, Judgement, Sample, Variant, Verdict};
@@ -102,7 +102,8 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     }
 }
 
-/// Applies the bounds to every variant except the base. A bound is omitted if no comparison in its metric exists.
+/// Applies every bound to every variant except the first. A bound is omitted if the metric cannot be compared, and for
+/// the variant that is itself the base of the bound.
 fn judgements(bounds: &[Bound], variants: &[Variant]) -> Vec<Judgement> {
     let each = variants.iter().skip(1).flat_map(|variant| bounds.iter().map(move |bound| (variant, bound)));
     each.filter_map(|(variant, bound)| judgement(bound, variants, variant)).collect()

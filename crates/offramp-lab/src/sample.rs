@@ -1,4 +1,5 @@
-//! One measurement: a rig, traffic in separate processes, and the processor time during the traffic.
+//! Takes one sample: connects two hosts by adapters (a rig), generates traffic between the hosts in separate processes,
+//! and reads processor times and counters at the start and at the end of the measured window.
 
 use crate::model::Sample;
 use offramp_ports::sys::NetNs;
@@ -18,19 +19,19 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Duration of one measurement of the distance between two processors.
+/// Duration of one measurement of the distance between two processors: the latency of a cache line.
 const DISTANCE_SAMPLE: Duration = Duration::from_millis(4);
 /// Warm-up of a round-trip test, microseconds.
 const RTT_WARMUP_USECS: u64 = 20_000;
-/// Maximum time by which a guest's test can exceed its measured time.
+/// Time limit for an answer from a guest, in addition to the duration of the test.
 const GUEST_GRACE: Duration = Duration::from_mins(1);
 const NANOSECONDS: f64 = 1e9;
 const MICROSECONDS: f64 = 1e6;
 
-/// The settings common to the samples of a run.
+/// Takes the samples of a run. The fields are the settings common to all samples.
 #[derive(Clone, Debug)]
 pub struct Bench<'a> {
-    /// Path of offramp, whose subcommand `ttcp` generates the traffic.
+    /// Path of the program `offramp`. Its subcommand `ttcp` generates the traffic.
     pub program: PathBuf,
     /// Duration of each round-trip test.
     pub rtt_time: Duration,
@@ -40,7 +41,7 @@ pub struct Bench<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// The hosts of the samples.
+/// The kind of the two hosts between which samples are taken.
 #[derive(Debug)]
 pub enum Stage<'a> {
     /// Two namespaces, created for each sample.
@@ -68,7 +69,7 @@ struct Reading {
     idle_ns: Vec<(usize, u64)>,
     adapter_ns: u64,
     counts: Counts,
-    /// Counters of the serving host's adapter only, unlike `counts`.
+    /// Counters of the serving host's adapter only. `counts` has the counters of both adapters.
     server_counts: Counts,
     program_lost: u64,
     guest: Option<GuestReading>,
@@ -396,7 +397,8 @@ fn is_apart(hosts: &dyn Hosts) -> bool {
     has_own && hosts.has_rps()
 }
 
-/// Returns the losses of host B's card, and their effects on TCP and RPC.
+/// Returns a sample that has only the losses of host B's adapter with a limited packet memory, and their effects on TCP
+/// and RPC.
 fn trouble(config: &RigConfig, counts: &Counts, report: &Report) -> Sample {
     let has_memory = config.card.memory.limits_receive();
     let received = &counts.receive;
@@ -417,7 +419,7 @@ fn trouble(config: &RigConfig, counts: &Counts, report: &Report) -> Sample {
     }
 }
 
-/// Returns the idle time of each processor kept awake, microseconds.
+/// Returns the idle time of each processor kept awake between two readings, microseconds.
 fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, u64)> {
     const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
     let between = |((cpu, before), (_, after)): (&(usize, u64), &(usize, u64))| {

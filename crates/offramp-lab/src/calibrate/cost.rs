@@ -1,6 +1,6 @@
-//! Costs with names for display.
+//! A macro that declares a structure of costs, with a display name for each cost.
 
-/// Name of a cost in [`Costs`](super::Costs): the part that has the cost, and the unit.
+/// Display name of a cost in [`Costs`](super::Costs): the part whose processor time it is, and the unit.
 pub(super) type Cost = &'static str;
 
 /// Declares a structure of costs. Each cost has a field, a constant with the display name of the cost, and an entry in

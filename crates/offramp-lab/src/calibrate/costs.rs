@@ -16,7 +16,7 @@ use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 pub(super) const CHUNK_LEN_MAX: f64 = 65_400.0;
 /// One-way delay of the link, as assumed in the profile, nanoseconds.
 pub(super) const LINK_DELAY_NS: f64 = 10_000.0;
-/// Settings in which round trips are measured.
+/// Settings of the experiment that measures round trips.
 const GIGABIT: Setup = Setup { is_gigabit: true, ..Setup::ALL_ON };
 /// Number of checksums computed by the adapters per byte: one on sending, and one on receiving.
 const CHECKSUMS: f64 = 2.0;
@@ -120,9 +120,9 @@ impl Costs {
         Ok(Self { waits: Waits::learn(samples, costs.round_trip_ns(&GIGABIT)), ..costs })
     }
 
-    /// Returns the hand-overs per segment. The lengths of sends and receives on a saturated link are measured
-    /// separately. On a saturated link, sends in excess of full super-frames are acknowledgements. LSO does not change
-    /// the number of acknowledgements.
+    /// Returns the hand-overs per segment. For a saturated link, the lengths of sends and receives are measured
+    /// separately. More sends on a saturated link than full super-frames would need are acknowledgements, and LSO does
+    /// not change their number.
     pub(super) fn hand_overs(&self, setup: &Setup) -> HandOvers {
         let one = self.frames_per_segment;
         let paced_acks = (setup.mss / self.paced_sent_len - setup.mss / CHUNK_LEN_MAX).max(0.0);

@@ -1,11 +1,11 @@
-//! The lab's experiments for calibration. The costs are derived from some experiments, and the model predicts the other
-//! experiments.
+//! The lab's experiments for calibration: the variants from which costs are derived, and the variants that the model
+//! predicts.
 
 use super::setup::Setup;
 use crate::plan::{Plan, RECEIVER, Settings, VariantPlan};
 use offramp_testbed::traffic::Amount;
 
-/// Variants from which the costs of bytes and frames are derived.
+/// Variants from which the costs of bytes, sends, receives and frames on the link are derived.
 pub(super) const LEARNED: [(&str, &str); 6] =
     [("lso", "off"), LARGE_SENDS, UNCOALESCED, ("rsc", "on"), ("rx-checksum", "on"), ("jumbo", "MTU 9000")];
 /// Variant from which the lengths of super-frames and coalesced frames are derived.
@@ -48,8 +48,9 @@ pub(super) const PREDICTED_OF_RECEIVER: [((&str, &str), Setup); 2] = [
     ((RECEIVER, "MTU 3000"), Setup { rsc: false, mss: 2948.0, ..Setup::ALL_ON }),
 ];
 
-/// Experiments at 1 Gbit/s with processors kept awake: one small TCP request at a time, and bulk data.
+/// Experiment with one small TCP request at a time, at 1 Gbit/s, with processors kept awake.
 const ROUND_TRIPS: &str = "moderation-rpc";
+/// Experiment with bulk data, at 1 Gbit/s, with processors kept awake.
 pub(super) const BULK: &str = "moderation-bulk";
 /// Variant without moderation. The time that a request waits until processes run is derived from this variant.
 pub(super) const PLAIN: (&str, &str) = (ROUND_TRIPS, "off");

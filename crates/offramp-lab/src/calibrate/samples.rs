@@ -1,4 +1,4 @@
-//! The costs per byte of payload in samples.
+//! Converts the samples of a run to costs per byte of payload, and averages the costs over rounds.
 
 use super::error::{CalibrateError, missing};
 use super::target::CPU_PERCENT;
@@ -20,7 +20,7 @@ pub(super) struct Samples<'a> {
 }
 
 impl Samples<'_> {
-    /// Returns the mean costs of a variant.
+    /// Returns the mean costs of a variant over the selected rounds.
     pub(super) fn get(&self, (experiment, variant): (&str, &str)) -> Result<PerByte, CalibrateError> {
         let missing = || missing((experiment, variant));
         let of = self.experiments.iter().find(|of| of.name == experiment).ok_or_else(missing)?;
@@ -55,7 +55,8 @@ impl Samples<'_> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PerByte {
     pub(super) host_ns: f64,
-    /// Minimum of the true `host_ns`. The maximum is `host_max_ns`.
+    /// Lower bound of the true value of `host_ns`. The upper bound is `host_max_ns`. The bounds differ if a hypervisor
+    /// took processor time.
     pub(super) host_min_ns: f64,
     pub(super) host_max_ns: f64,
     pub(super) adapter_ns: f64,

@@ -1,4 +1,4 @@
-//! The experiments on an interface: the switched features, and the traffic.
+//! The experiments on an existing interface: for each experiment the switched features, the variants and the traffic.
 
 use offramp_ports::sys::link::GSO_ONE_FRAME;
 use offramp_testbed::device::{Change, DeviceError};

@@ -1,5 +1,5 @@
-//! One measurement on the interface: traffic with the peer from threads of this process, and the processor load during
-//! the traffic.
+//! Takes one sample on the interface: threads of this process exchange traffic with the peer, and the processor times
+//! are read at the start and at the end of the measured window.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,7 +61,7 @@ pub struct DeviceConfig {
     pub only: Vec<String>,
 }
 
-/// The peer, and the settings of the measurements.
+/// Takes the samples: holds the peer's address and the settings of the measurements.
 #[derive(Debug)]
 pub(super) struct Bench<'a> {
     config: &'a DeviceConfig,
@@ -100,7 +100,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Converts an error of the test traffic, before any measurement, to an unreachable peer.
+    /// Converts a traffic error of the probe to the error [`DeviceError::Peer`].
     fn unreachable(&self, error: TestbedError) -> TestbedError {
         match error {
             TestbedError::Traffic(reason) => DeviceError::Peer { peer: self.host.clone(), reason }.into(),
@@ -220,8 +220,10 @@ impl<'a> Bench<'a> {
         Ok(report)
     }
 
+    /// Checks if the user has stopped the run.
+    ///
     /// # Errors
-    /// Returns an error if the run is to be stopped.
+    /// Returns [`TestbedError::Stopped`] if the run is to be stopped.
     pub(super) fn check_stop(&self) -> Result<(), TestbedError> {
         if self.stop.load(Ordering::Relaxed) { Err(TestbedError::Stopped) } else { Ok(()) }
     }

@@ -38,13 +38,13 @@ const VARIANTS_MAX: usize = 32;
 const NAME_LETTERS_MAX: usize = 40;
 /// Maximum length of a text other than a name, in characters.
 const TEXT_LETTERS_MAX: usize = 1000;
-/// Maximum value of `seconds_min`.
+/// Maximum value of the file's key `seconds_min`.
 const SECONDS_MIN_MAX: f64 = 60.0;
 /// Maximum processor time of the server per transaction, microseconds.
 const WORK_USECS_MAX: u64 = 1_000_000;
 /// Maximum number of queue pairs per adapter.
 const QUEUES_MAX: u16 = 64;
-/// Prefix of permitted sysctls. Sysctls with this prefix are separate for each host.
+/// Prefix of the sysctls that an experiment may set: they belong to one network namespace, so to one host.
 const SYSCTLS: &str = "net.";
 
 /// A bound on the ratio of a variant to the base, or to the best of several variants.
@@ -145,7 +145,7 @@ pub struct Experiment {
     file: File<Layer>,
 }
 
-/// The text of a file, for error messages with line numbers.
+/// A file with its text. The methods check values, and name the file and the line of a wrong value.
 struct Place<'a> {
     file: &'a Path,
     text: &'a str,
@@ -412,7 +412,7 @@ impl VariantPlan {
     }
 }
 
-/// Replaces the placeholders of a text by settings.
+/// Replaces the placeholders in the text `fixed` of an experiment, such as `{mtu}`, by the settings.
 fn fixed_text(text: &str, setup: &Setup) -> String {
     let Setup { rig, traffic } = setup;
     let rate = rig.rate_bps.map_or("a link without a limit".to_owned(), |rate| format!("a link of {}", text_of(rate)));

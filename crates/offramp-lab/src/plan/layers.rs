@@ -6,7 +6,7 @@ use offramp_testbed::traffic::Params;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// One layer of settings, by name.
+/// One layer of settings: values by the name of the setting.
 pub(super) type Layer = Map<String, Value>;
 
 /// Warm-up before each measured window, microseconds.
@@ -14,8 +14,8 @@ const WARMUP_USECS: u64 = 120_000;
 /// Warm-up with a guest, microseconds. The emulator translates code on first execution, and the guest's congestion
 /// window opens slowly.
 const GUEST_WARMUP_USECS: u64 = 300_000;
-/// Settings with alternative kinds. A value of another kind replaces the value of the lower layer, instead of being
-/// merged.
+/// Names of the settings with alternative kinds, such as the kinds of `workload`. A value of another kind replaces the
+/// value of the lower layer, instead of being merged with it.
 const ALTERNATIVES: [&str; 7] = ["workload", "arrivals", "amount", "moderation", "between", "polling", "coalescing"];
 
 /// All settings of a variant.
@@ -48,7 +48,8 @@ pub(super) fn of_user(settings: &Settings, seconds_min: f64, has_guest: bool) ->
     if let Value::Object(layer) = layer { layer } else { Layer::new() }
 }
 
-/// Merges layers of settings. A later layer overrides earlier layers.
+/// Merges layers of settings. A later layer overrides earlier layers. If no layer sets a moderation, a link of 1 Gbit/s
+/// gets a limit of [`GIGABIT_INTERRUPTS_PER_SECOND`] interrupts per second.
 ///
 /// # Errors
 /// Returns an error if the merged settings are invalid.
