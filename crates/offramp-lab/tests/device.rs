@@ -22,13 +22,14 @@ use offramp_testbed::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT, ServeOptions, S
 
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 2);
-/// Names of three interfaces: the interface under test, an interface that must not change, and the interface at the
-/// peer's end of the veth pair.
+/// Name of the interface under test.
 const NAMED: &str = "va";
+/// Name of an interface that the run must not change.
 const BESIDE: &str = "vbeside";
+/// Name of the interface at the peer's end of the veth pair.
 const FAR: &str = "vb";
-/// Environment variable with the state directory. With this variable, the test binary performs the lab run that another
-/// test kills.
+/// Environment variable with the state directory. If it is set, the test binary performs the lab run that another test
+/// starts and kills.
 const CHILD_STATE_DIR: &str = "OFFRAMP_TEST_DEVICE_STATE_DIR";
 /// Time limit of a test.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -376,7 +377,7 @@ fn a_restoration_by_name_leaves_other_interfaces_and_one_without_leaves_running_
     assert!(!by_name(BESIDE).unwrap());
     assert!(by_name(NAMED).unwrap());
     assert_eq!(lab.settings(NAMED), named);
-    // One interface of an ended run, and one of a running run.
+    // The first state file is of a run that was killed, the second one of a run that is still running.
     lab.killed_run();
     let [left] = &lab.state_files()[..] else { panic!("one file") };
     let mut state: serde_json::Value = serde_json::from_slice(&fs::read(left).unwrap()).unwrap();
@@ -404,7 +405,7 @@ fn a_state_of_another_namespace_or_interface_is_refused_and_kept() {
         assert!(text.contains(difference) && text.lines().count() == 1, "{text}");
         assert!(file.exists());
     };
-    // An interface with the same name in another namespace.
+    // The interface of the state file is in one namespace, and an interface of the same name in another.
     let other = Lab::new("mismatch-other");
     let theirs = other.settings(NAMED);
     refused(other.host.run(|| restore(&lab.dir, &mut |_| ())).unwrap(), "network namespace");

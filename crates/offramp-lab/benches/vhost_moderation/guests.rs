@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{BULK_LEN, BULK_TOGETHER, REQUEST_LEN};
 
-/// Kinds of frames, as stored in the first payload byte.
+/// Kinds of frames. The first payload byte of a frame has its kind.
 const BULK: u8 = 1;
 const REQUEST: u8 = 2;
 pub const LAST_REQUEST: u8 = 3;

@@ -4,7 +4,7 @@ use offramp_ports::sys::cpu::{online, pin_current_thread};
 use offramp_testbed::cpu::AwakeCpus;
 use std::fmt;
 
-/// The role of the calling thread, and of threads started later by the calling thread.
+/// The role of a thread, for the choice of its processor. Threads that it starts later have the same processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Adapter,

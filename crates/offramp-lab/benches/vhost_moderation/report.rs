@@ -3,7 +3,8 @@
 use super::contenders::{Contender, FIXED, OFF};
 use super::{Load, Sample, Samples};
 
-/// Half the width of a median's 95 % interval, in ranks, divided by the square root of the number of values.
+/// Factor for the 95 % interval of a median: half of its width is this factor times the square root of the number of
+/// values, in ranks.
 const INTERVAL_95: f64 = 0.98;
 
 /// Returns one figure of a sample.
@@ -17,7 +18,7 @@ const COLUMNS: [(&str, Column); 5] = [
     ("calls/frame", |sample| sample.calls_per_frame),
 ];
 
-/// A limit on the ratio of a contender's figure to the figure of another contender.
+/// A limit on the ratio between the figures of two contenders (the compared policies).
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     AtMost(f64),

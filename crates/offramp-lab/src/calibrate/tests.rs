@@ -50,8 +50,8 @@ fn line_ns(setup: &Setup) -> f64 {
     if setup.is_gigabit { frame_bits / GIGABIT_BPS as f64 * NANOSECONDS_PER_SECOND / setup.mss } else { 0.0 }
 }
 
-/// Returns a sample of a receive-only host, with the host's time and frames. The slower of the two processors limits
-/// the throughput.
+/// Returns a sample of the experiment `receiver`, with the processor time and the frames of the receiving host. The
+/// slower of the two processors limits the throughput.
 fn sample_of_receiver(setup: &Setup, round: usize) -> Sample {
     let both = sample(setup, round);
     let [bytes, mss] = [both.bytes as f64, setup.mss];

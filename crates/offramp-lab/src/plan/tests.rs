@@ -113,7 +113,7 @@ fn what_is_said_to_be_fixed_is_so_whatever_the_user_sets() {
         let said = |text: &str| plan.fixed.contains(text);
         for VariantPlan { name, rig, traffic } in &plan.variants {
             let mtu = format!("MTU {}", rig.mtu);
-            // The Ethernet cards only support the default MTU.
+            // The experiments on old Ethernet cards (DP8390) only use the default MTU, which their text need not name.
             let is_mtu_said = said(&mtu) || *name == mtu || (rig.mtu == MTU_DEFAULT && said("8390"));
             let name = format!("{}: {name}: {}", plan.name, plan.fixed);
             assert!(is_mtu_said, "{name}");
@@ -191,7 +191,7 @@ fn a_guest_sleeps_as_it_likes_and_its_driver_is_asked_where_the_adapter_hears_it
     }
 }
 
-/// Rate of the Ethernet cards' link, bits per second.
+/// Rate of the link in the experiments on old Ethernet cards, bits per second.
 const CARD_BPS: u64 = 10_000_000;
 
 #[test]

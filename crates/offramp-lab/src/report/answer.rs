@@ -8,21 +8,21 @@ use crate::model::{Experiment, LabReport, Verdict};
 const SAME: f64 = 0.05;
 /// Metrics in which a higher value is better. In all other compared metrics, a lower value is better.
 const HIGHER_IS_BETTER: [&str; 2] = ["throughput_bps", "transactions_per_s"];
-/// Metrics that decide, in this order, if the main metric shows no difference.
+/// Metrics that decide, in this order, if the main metric shows no difference or does not decide.
 const FURTHER: [&str; 3] = ["throughput_bps", "transactions_per_s", "host_cpu_s_per_gb"];
-/// An experiment that compares two programs. It has nothing to switch on.
+/// Name of the experiment that compares the adapters with a bare relay. It has nothing to switch on.
 const NO_SWITCH: &str = "relay";
 
 /// The group of an answer, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// The interval lies on the better side of 1.
+    /// The interval lies on the better side of 1, and not within 5 % of 1.
     SwitchOn,
     /// The interval lies within 5 % of 1.
     NoDifference,
-    /// The interval lies on the worse side of 1.
+    /// The interval lies on the worse side of 1, and not within 5 % of 1.
     CostsMore,
-    /// Every other interval, or none.
+    /// The interval lies on no side, or there is no interval.
     NotDecided,
 }
 

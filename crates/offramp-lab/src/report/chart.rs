@@ -1,4 +1,5 @@
-//! The charts of a run: traffic and processor time per experiment, and a small forest plot per ratio.
+//! The charts of a run's page: traffic and processor time for each experiment, and a small plot of the main ratio with
+//! its interval (a row of a forest plot).
 
 use serde::Serialize;
 
@@ -68,7 +69,7 @@ const FOREST_RATIO_MIN: f64 = 2.0;
 /// scale.
 const FOREST_RATIO_MAX: f64 = 64.0;
 
-/// The common scale of the summary's ratios. The scale is logarithmic, with 1 in the middle.
+/// The common scale for the ratios in the page's summary. The scale is logarithmic, with 1 in the middle.
 pub struct Forest {
     log_end: f64,
 }

@@ -1,4 +1,4 @@
-//! Published claims, compared with the measurements of a run. One rule compares the claims of all experiments.
+//! Compares published claims with the measurements of a run, by the same rule in all experiments.
 
 use super::limit::limited_by;
 use super::words::{self, interval, verdict_ratio};
@@ -8,11 +8,11 @@ use crate::model::{Experiment, LabReport, Machine, Variant, Verdict};
 use offramp_model::claims::{self, Case, Comparison, Live, LiveFigure};
 use offramp_testbed::stats::Spread;
 
-/// Explanation of the figures shown with a claim.
+/// Explanation of the figures shown with a claim, for the reader of the report.
 pub const READING: &str = "A published range is for the first named metric; without a published number, the range \
      follows from the wording. Saved host CPU becomes throughput only where the hosts' processor is the limit.";
 
-/// A claim, with the result of one comparison.
+/// A claim, and the measured result of one of its comparisons.
 pub struct Row {
     /// The published claim.
     pub claim: &'static Case,
@@ -20,7 +20,7 @@ pub struct Row {
     pub live: Live,
 }
 
-/// Returns the claims of an experiment, with one row per measured comparison.
+/// Returns a row for each measured comparison of each claim that an experiment tests.
 pub fn rows(experiment: &Experiment, machine: &Machine) -> Vec<Row> {
     let touched = claims::all().iter().filter(|claim| experiment.claims.contains(&claim.id));
     let of_claim = |claim: &'static Case| {
@@ -30,7 +30,8 @@ pub fn rows(experiment: &Experiment, machine: &Machine) -> Vec<Row> {
     touched.flat_map(of_claim).collect()
 }
 
-/// Returns the source of a claim with its year, without the remarks on its machine.
+/// Returns the source of a claim, without the remarks after its first `;` or `:`. If the source has no year, the text
+/// says so.
 pub fn cited(claim: &Case) -> String {
     let source = claim.source.split([';', ':']).next().unwrap_or_default();
     let is_digit = |letter: char| letter.is_ascii_digit();
@@ -142,8 +143,8 @@ fn range([low, high]: [f64; 2]) -> String {
 }
 
 const AGREES: &str = "as published";
-/// Maximum ratio between the ends of a narrow interval. A wider interval cannot agree by containing the published
-/// range.
+/// Maximum ratio between the ends of a narrow interval. A wider interval contains almost every published range, so it
+/// does not agree with a range only because it contains the range.
 const NOISE_FROM: f64 = 2.0;
 
 fn outside([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Option<&'static str> {

@@ -1,5 +1,5 @@
-//! An HTML page of text, charts and tables. The page is self-contained: it has no scripts, and loads no fonts or
-//! images.
+//! An HTML page of paragraphs, charts and tables, for the model's results. The page is self-contained: it has no
+//! scripts, and loads no fonts or images.
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! Charts of arbitrary figures: lines over an axis, and stacked bars. A chart is drawn as SVG, in a page or as a
-//! separate file.
+//! Draws charts as SVG: lines over an axis, and stacked bars. A chart is a part of an HTML page, or a separate file.
 //!
 //! A template of this crate draws all charts of a report. Colours come from a style sheet, so a chart works on light
 //! and dark pages and on paper. All text is escaped.
@@ -39,7 +38,8 @@ const BAR_HEIGHT: f64 = 20.0;
 const FIGURE_WIDTH_MIN: f64 = 40.0;
 /// Number of colours for series and parts. Further series repeat the colours.
 const COLOURS: usize = 8;
-/// Names of the templates. The extensions make minijinja escape all values.
+/// Name of the template of a chart in a page. Its extension makes minijinja escape all values, like that of
+/// `FILE_TEMPLATE`, the template of a separate file.
 const FIGURE_TEMPLATE: &str = "figure.html";
 const FILE_TEMPLATE: &str = "figure-file.xml";
 
@@ -87,7 +87,7 @@ pub struct BarPart {
     pub name: String,
     /// Length of the part. A negative length is drawn as 0.
     pub value: f64,
-    /// `true` for a part without activity, such as idle time. A part without activity has no colour.
+    /// `true` for a part such as idle time, in which a resource does nothing. It is drawn grey, without a legend entry.
     pub is_rest: bool,
 }
 

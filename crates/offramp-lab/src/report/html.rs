@@ -1,4 +1,5 @@
-//! The report as one HTML page. The page is self-contained: it has no scripts, and loads no fonts or images.
+//! The report of a lab run as one HTML page. The page is self-contained: it has no scripts, and loads no fonts or
+//! images.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,14 +35,14 @@ struct Page {
     machine: Vec<Fact>,
     settings: Vec<Fact>,
     cpu_split: String,
-    /// The groups of answers that have an answer.
+    /// Answers to "what should I switch on here?", by advice. Groups without an answer are omitted.
     answers: Vec<AnswerGroup>,
-    /// Circumstances that affect all results.
+    /// Warnings that affect all results, such as a busy machine.
     warnings: Vec<String>,
     /// Address of the project's files, for links to the documentation.
     docs: &'static str,
     axis: ForestAxis,
-    /// Panels of the trade-off between saved interrupts and their cost, one per load.
+    /// Panels that compare the policies of interrupt moderation, one per load.
     tradeoff: Vec<Panel>,
     experiments: Vec<Section>,
 }
@@ -80,7 +81,7 @@ struct Section {
     notes: Vec<String>,
 }
 
-/// The result for a bound that was set before the run.
+/// The result for a bound of the experiment's file.
 #[derive(Serialize)]
 struct JudgementRow {
     variant: String,
@@ -240,7 +241,7 @@ fn sources(report: &LabReport) -> Vec<String> {
     touched.chunk_by(|one, next| one.source == next.source).map(of).collect()
 }
 
-/// Returns whether the run measured processor time of adapters. Only software adapters use processor time.
+/// Returns whether the adapters of the run were software adapters: only these use processor time.
 fn is_in_software(report: &LabReport) -> bool {
     let mut variants = report.experiments.iter().flat_map(|experiment| &experiment.variants);
     variants.any(|variant| variant.adapter_cpu_s_per_gb.is_some())
@@ -358,7 +359,7 @@ mod tests {
     use super::super::sample;
     use super::*;
 
-    /// To keep the page, run `OFFRAMP_LAB_SAMPLE_PAGE=/tmp/page.html cargo test -p offramp-lab`.
+    /// To keep the test's page for a look, run `OFFRAMP_LAB_SAMPLE_PAGE=/tmp/page.html cargo test -p offramp-lab`.
     #[test]
     fn the_page_of_a_full_run_is_written() {
         let scratch = std::env::temp_dir().join(format!("offramp-lab-page-{}.html", std::process::id()));

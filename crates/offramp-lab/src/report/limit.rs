@@ -1,5 +1,5 @@
-//! The limit of each variant and the change in work, derived from the samples. One rule finds the limits in all
-//! experiments. No statement rests on medians alone.
+//! The resource that limits the throughput of each variant, and the change in processor time between two variants. The
+//! same rules apply to all experiments. A limit must be the same in all samples, and a change needs a whole interval.
 
 use super::numbers::{self, count, percent};
 use super::words::{interval, pair, verdict_ratio};
@@ -11,10 +11,10 @@ use crate::model::{Experiment, Machine, Sample, Variant, Verdict};
 const BUSY_PERCENT: f64 = 90.0;
 /// Load above which the hosts must have run on several processors, percent of one processor.
 const ONE_PROCESSOR_PERCENT: f64 = 105.0;
-/// Relative change up to which the work of hosts and adapters counts as the same.
+/// Relative change up to which the processor time per byte of hosts and adapters together counts as the same.
 const SAME_WORK: f64 = 0.05;
 
-/// The resource that limits a variant's throughput.
+/// The resource that limits a variant's throughput. A processor is busy from a load of [`BUSY_PERCENT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     Host,
@@ -79,7 +79,8 @@ pub fn limited_by(base: &Variant, variant: &Variant, machine: &Machine) -> Optio
     })
 }
 
-/// Explains the figures of an experiment in sentences: the limit of each variant, the change in work, and losses.
+/// Explains the figures of an experiment in sentences: the limit of each variant, the change in processor time, and
+/// lost frames.
 pub fn reading(experiment: &Experiment, machine: &Machine) -> Vec<String> {
     let limits = limits(experiment, machine);
     // With a guest as host A, host B does a part of the work, and the part of host B is not measured.
@@ -98,7 +99,7 @@ fn limits(experiment: &Experiment, machine: &Machine) -> Option<String> {
     (!limits.is_empty()).then(|| format!("Limit of the throughput: {}.", limits.join("; ")))
 }
 
-/// A change judged by its whole interval.
+/// The change in a processor time, judged by the whole interval of its ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Less,

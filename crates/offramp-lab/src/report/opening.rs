@@ -1,4 +1,5 @@
-//! The opening of the page: the answers by group, and the circumstances that affect all results.
+//! The first part of the HTML page: the answers to "what should I switch on here?", and warnings that affect all
+//! results.
 
 use serde::Serialize;
 
@@ -18,7 +19,7 @@ pub struct AnswerGroup {
 pub struct AnswerRow {
     anchor: String,
     experiment: String,
-    /// The change in percent, if a difference was shown.
+    /// The change in percent; `None` if the verdict shows no difference.
     gain: Option<String>,
     line: String,
 }
@@ -49,7 +50,7 @@ pub fn anchor(position: usize) -> String {
     format!("experiment-{}", position + 1)
 }
 
-/// Returns the circumstances that affect all results: a busy machine, and mixed processor times.
+/// Returns the warnings that affect all results: other programs ran, or host and adapter time are not separated.
 pub fn warnings(report: &LabReport) -> Vec<String> {
     let machine = &report.machine;
     let is_busy = |programs: &&OtherPrograms| {

@@ -1,4 +1,4 @@
-//! Columns as a Parquet file, with plain encoding, one row group and no compression.
+//! Writes the columns of a sweep to a Parquet file, with one row group and no compression.
 
 use std::fs::File;
 use std::io;

@@ -18,7 +18,7 @@ pub struct Step<'a> {
     pub left_s: Option<f64>,
 }
 
-/// Shows the progress of a run. A terminal has one line that is updated in place. Other outputs receive one line per
+/// Shows the progress of a run. On a terminal, one line is updated in place. Another output receives one line per
 /// experiment.
 ///
 /// Output errors are ignored, so that a measurement continues even if its progress cannot be shown.

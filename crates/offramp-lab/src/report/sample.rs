@@ -21,7 +21,7 @@ struct Rates {
     latency: Option<Latency>,
 }
 
-/// Mean figures of a moderation policy.
+/// Mean interrupts and latencies under a moderation policy.
 #[derive(Clone, Copy)]
 struct Latency {
     interrupts_per_frame: f64,
@@ -112,7 +112,8 @@ fn experiment(name: &str, question: &str, metrics: &[&str], rates: &[Rates]) -> 
     }
 }
 
-/// Moderation policies: interrupts per frame, median latency and 99th percentile, microseconds.
+/// Moderation policies with invented figures: interrupts per frame, median and 99th percentile of the latency,
+/// microseconds.
 const POLICIES: [(&str, [f64; 3]); 7] = [
     ("off", [0.93, 61.0, 140.0]),
     ("quiet-or-area", [0.47, 63.0, 151.0]),
@@ -317,7 +318,8 @@ fn settings() -> Settings {
     }
 }
 
-/// Returns a planned experiment. Each variant has three equal samples.
+/// Returns the result of the shipped experiment `name`: each variant has three equal samples, given by `sample` for the
+/// variant's name.
 pub fn planned(name: &str, sample: impl Fn(&str) -> Sample) -> Experiment {
     let all = plan::plans(&plan::Settings::default());
     let plan = all.into_iter().find(|plan| plan.name == name).expect("an experiment");
@@ -357,7 +359,7 @@ pub fn at(mbit: f64) -> Sample {
     }
 }
 
-/// Returns a report of the impairment experiments, with the published results.
+/// Returns a report of the experiments with impaired cards and links. The measured results equal the published results.
 pub fn with_impairments() -> LabReport {
     let card = |mbit, dropped, overrun, burst| Sample {
         dropped_frames: Some(dropped),

@@ -14,7 +14,7 @@ use offramp_model::claims::Live;
 pub const WIDTH: usize = 120;
 /// Minimum width of the column of names in a table.
 const NAME_WIDTH_MIN: usize = 8;
-/// Maximum length of a name that is never shortened. If there is no room for the name, columns of figures are dropped.
+/// Names up to this length are not shortened: columns of figures are dropped to make room for them.
 const NAME_WIDTH_KEPT: usize = 24;
 /// Separator between two columns.
 const GAP: &str = "  ";
@@ -117,8 +117,8 @@ fn findings(report: &LabReport, style: Style) -> Vec<String> {
 /// Width of the column with the group of an answer.
 const GROUP_WIDTH: usize = 13;
 
-/// Formats each claim of a run: the published result with its source, the measured result, and caveats. Empty if the
-/// run bears on no claim.
+/// Formats each claim that the run tested: the published result with its source, the measured result, and caveats. The
+/// text is empty if the run tested no claim.
 pub fn published(report: &LabReport, style: Style) -> String {
     let measured = claims::by_claim(report);
     if measured.is_empty() {
@@ -177,8 +177,8 @@ impl Column {
     }
 }
 
-/// Columns dropped to make room for names, in this order, identified by the second line of the heading. The HTML page
-/// has all columns.
+/// Columns that are dropped, in this order, until the variants' names fit. Each is identified by the second line of its
+/// heading. The HTML page has all columns.
 const GIVE_WAY: [&str; 4] = ["sent", "wire, k", "CPU s/GB", INTERRUPTS_PER_FRAME];
 /// The column dropped first if round trips are shown, because latencies already show the cost of interrupts.
 const INTERRUPTS_PER_FRAME: &str = "/frame";
@@ -238,7 +238,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
     columns
 }
 
-/// Columns removed in experiments about cards and faults.
+/// Columns removed in experiments with impaired cards or links, by the two lines of their headings.
 const OF_THE_ADAPTER: [[&str; 2]; 4] =
     [["host CPU", "s/GB"], ["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "wire, k"]];
 

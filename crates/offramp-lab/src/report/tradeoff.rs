@@ -1,7 +1,7 @@
-//! The trade-off of interrupt moderation: interrupts saved by a policy, and the cost in latency or processor time.
+//! The charts of interrupt moderation: the interrupts per frame under each policy, against latency or processor time.
 //!
-//! Each load has a panel, and each policy is a labelled point. Labels identify the policies. Colours only highlight the
-//! adapter without moderation, and the policy to which the main verdict applies (the judged policy).
+//! Each load has a panel, and each policy is a labelled point. Colours only highlight two points: the adapter without
+//! moderation, and the policy that the main verdict compares with it (the judged policy).
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::model::{Experiment, Variant};
 const LOADS: &str = "moderation-";
 /// Index of the variant with the judged policy.
 const JUDGED: usize = 1;
-/// Size of a panel, in units of the SVG view box.
+/// Width of a panel, in units of the SVG view box. `HEIGHT` is its height.
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 320.0;
 /// Width reserved left of the plot for the ticks of the vertical axis, view box units.
@@ -39,14 +39,14 @@ const MARK: f64 = 6.0;
 const LINE: f64 = 2.0;
 /// Maximum number of text lines by which a label is moved from its mark.
 const LINES_MOVED_MAX: i32 = 9;
-/// Maximum ratio at which two rates of interrupts per frame count as equal. If the rates are equal, moderation saves no
-/// interrupts.
+/// Ratio between the highest and the lowest number of interrupts per frame up to which these numbers count as equal.
+/// Then no policy saves interrupts.
 const SAME_INTERRUPTS: f64 = 1.1;
 
-/// A panel: interrupts on the horizontal axis, and cost on the vertical axis.
+/// A panel: interrupts per frame on the horizontal axis, and response time or processor time on the vertical axis.
 #[derive(Serialize)]
 pub struct Panel {
-    /// Name of the experiment.
+    /// Name of the experiment that has this load, such as `moderation-rpc`.
     load: String,
     /// Axes of the panel.
     drawn: Drawn,

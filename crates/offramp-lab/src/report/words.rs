@@ -1,4 +1,4 @@
-//! Descriptions of figures and verdicts in words, for the terminal and for the HTML page.
+//! Formats figures and verdicts as words and sentences, for the terminal and for the HTML page.
 
 use super::numbers::{SLOW_BPS, gbit, mbit, or_dash};
 use crate::compare::{PAIRS_MIN, grouped};
@@ -26,10 +26,10 @@ pub fn guest(guest: &Guest) -> String {
     )
 }
 
-/// TCP metrics shown only for impairments. Every TCP test measures these metrics, but the metrics are relevant only
-/// with impairments.
+/// TCP metrics that are shown only for experiments with impaired cards or links. Every TCP test measures these metrics,
+/// but they are relevant only there.
 const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall_s"];
-/// Maximum stall of an undisturbed TCP connection, seconds: half of Linux' minimum retransmission timeout.
+/// Stall of a TCP connection from which stalls are shown, seconds: half of Linux' minimum retransmission timeout.
 const STALL_TOLD_S: f64 = 0.1;
 
 /// Returns whether to show a metric: the metric must be measured. Metrics of impairments also require an experiment
@@ -87,7 +87,7 @@ pub fn verdict_ratio(verdict: &Verdict) -> String {
     ratio_of(verdict, verdict.ratio)
 }
 
-/// Minimum ratio between the ends of an interval at which each end has its own number of decimals. An interval from two
+/// Ratio between the ends of an interval above which each end has its own number of decimals. An interval from two
 /// rounds can be as wide as 0.02 … 61.
 const WIDE_FROM: f64 = 10.0;
 
@@ -126,12 +126,12 @@ pub fn noun(metric_name: &str) -> &str {
     metric::find(metric_name).map_or(metric_name, |metric| metric.noun)
 }
 
-/// Minimum ratio between the ends of an interval that counts as too noisy. An interval this wide cannot distinguish a
-/// halving from no change.
+/// Ratio between the ends of an interval above which a comparison is too noisy. Such a wide interval cannot distinguish
+/// a halving from no change.
 const TOO_NOISY_FROM: f64 = 2.0;
 
-/// Minimum relative difference of a finding. A smaller difference is displayed as a ratio of 1.000, and is irrelevant
-/// even if significant.
+/// Minimum relative difference of [`Finding::Difference`]. A smaller difference would be displayed as a ratio of 1.000,
+/// and is irrelevant even if significant.
 const DIFFERENCE_MIN: f64 = 0.0005;
 
 /// The interpretation of a verdict.
@@ -282,7 +282,7 @@ pub fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
     groups
 }
 
-/// Metrics mentioned in a sentence, in addition to the metric of the first verdict.
+/// Metrics mentioned in the sentence on two variants, in addition to the metric of the first verdict.
 const SPOKEN_METRICS: [&str; 6] = [
     "transactions_per_s",
     "throughput_bps",
@@ -295,7 +295,7 @@ const SPOKEN_METRICS: [&str; 6] = [
 /// small requests, throughput and processor time per byte are meaningless.
 const SAID_BY_LATENCY: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
 
-/// Formats the first verdict of a group, and the effect on traffic and on the hosts' processor time.
+/// Formats the verdicts on two variants as one sentence: the first verdict, and those on [`SPOKEN_METRICS`].
 fn sentence(group: &[&Verdict]) -> String {
     let main = group[0];
     let transactions = group.iter().any(|verdict| verdict.metric == "transactions_per_s");
@@ -324,7 +324,7 @@ pub fn sentences(experiment: &Experiment) -> Vec<String> {
     sentences
 }
 
-/// Returns a sentence per variant about the bounds of the experiment.
+/// Returns a sentence for each variant with bounds: the measured ratio, the bound and the result.
 pub fn judged(experiment: &Experiment) -> Vec<String> {
     let said = experiment.judgements.iter().map(|of| (of.verdict.variant.as_str(), judgement_phrase(of)));
     grouped(said).into_iter().map(|(variant, phrases)| format!("{variant}: {}.", phrases.join("; "))).collect()

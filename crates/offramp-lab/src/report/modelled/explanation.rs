@@ -17,7 +17,7 @@ fn is_rest(name: &str) -> bool {
     RESTS.iter().any(|rest| name.starts_with(rest))
 }
 
-/// A resource, with its activities and its idle time.
+/// A resource, such as the link or a processor, with the times of its activities and its idle time.
 struct TakenUp<'a> {
     name: String,
     parts: &'a [Part],

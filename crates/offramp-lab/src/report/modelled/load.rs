@@ -9,7 +9,7 @@ use offramp_model::sweep::{Axis, Design, Sweep, SweepError, Values};
 
 use crate::report::figure::{Figure, Mark, Plot, Series};
 
-/// Range of the load on the chart: from the run's load divided by `FROM` to the run's load multiplied by `TO`.
+/// The horizontal axis begins at the run's load divided by `FROM`, and ends at the run's load multiplied by `TO`.
 const FROM: u64 = 8;
 const TO: u64 = 4;
 /// Number of points per curve.
