@@ -359,8 +359,9 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let counts = end.counts.since(start.counts);
     let server_counts = end.server_counts.since(start.server_counts);
     let of_hosts = if placement.server_cpus.is_some() { server_counts } else { counts };
-    // The measured time of the traffic report and the time between the two readings differ by the delay of an event.
-    // The bytes are therefore scaled to the time between the readings.
+    // The measured time of the traffic report differs slightly from the time between the two readings, because the
+    // traffic program's events arrive here with a delay. The bytes are therefore scaled to the time between the
+    // readings.
     let bytes = report.throughput_bps / 8.0 * elapsed_s;
     let is_mixed = matches!(report.params.workload, Workload::Mixed(_));
     let (latency_p50_us, latency_p99_us) = latency_us(report);

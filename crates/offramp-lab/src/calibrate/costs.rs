@@ -43,7 +43,8 @@ named_costs! {
         adapter_byte_ns: ADAPTER_BYTE = "adapters, ns/byte",
         /// Cost to the adapters per frame on the link, nanoseconds.
         adapter_frame_ns: ADAPTER_FRAME = "adapters, ns/frame on the wire",
-        /// Cost to the adapters per hand-over to or from a host, nanoseconds.
+        /// Cost to the adapters per hand-over, nanoseconds. A hand-over is a frame, a super-frame or a coalesced frame
+        /// that passes from a host to an adapter or back.
         adapter_hand_over_ns: ADAPTER_HAND_OVER = "adapters, ns/hand-over",
         /// Cost of the checksum to the adapters per sent byte, if the adapters compute the checksum, nanoseconds.
         adapter_checksum_sent_ns: ADAPTER_CHECKSUM_SENT = "adapters, ns/byte checksum, sent",

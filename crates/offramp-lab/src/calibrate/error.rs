@@ -1,4 +1,4 @@
-//! Reasons why a machine cannot be calibrated.
+//! Errors of calibration.
 
 use offramp_model::profile::ProfileError;
 use offramp_model::simulation::ModelError;

@@ -1,4 +1,4 @@
-//! Predictions of the experiments from which no cost was derived, compared with the measurements.
+//! Predicts the variants from which no cost was derived, and compares the predictions with the measurements.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ use crate::plan::{GIGABIT_BPS, RECEIVER};
 
 const BITS_PER_GIGABIT: f64 = 1e9;
 
-/// Prediction and measurement of an experiment from which no cost was derived.
+/// Prediction and measurement of a variant from which no cost was derived.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     /// Name of the experiment.
@@ -31,8 +31,8 @@ pub struct Prediction {
     pub gbit_per_s: [f64; 2],
     /// Predicted and measured processor time of the hosts per 10^9 bytes, seconds.
     pub host_cpu_s_per_gb: [f64; 2],
-    /// Minimum and maximum of the true processor time, seconds per 10^9 bytes. Minimum and maximum differ if a
-    /// hypervisor took processor time.
+    /// Lower and upper bound of the measured processor time of the hosts, seconds per 10^9 bytes. The bounds differ if
+    /// a hypervisor took processor time.
     pub measured_range_s_per_gb: [f64; 2],
 }
 

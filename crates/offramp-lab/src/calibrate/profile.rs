@@ -12,7 +12,7 @@ use super::setup::{MSS, Setup};
 use super::waits::Waits;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
-/// Maximum number of segments per acknowledgement in the model.
+/// Maximum of the model's parameter `host.segments_per_ack`.
 const SEGMENTS_PER_ACK_MAX: f64 = 64.0;
 
 impl Calibration {
@@ -70,9 +70,9 @@ struct Line {
 }
 
 enum Source {
-    /// Measured: derived mainly from this cost.
+    /// The value was measured, and is derived mainly from this cost.
     Measured(Cost),
-    /// Assumed, for this reason.
+    /// The value is assumed, for this reason.
     Assumed(&'static str),
 }
 

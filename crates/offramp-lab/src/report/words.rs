@@ -359,7 +359,7 @@ pub fn bound(judgement: &Judgement) -> String {
     most.into_iter().chain(least).collect::<Vec<_>>().join(" and ")
 }
 
-/// Returns the main finding of an experiment, in one sentence.
+/// Returns the main finding of an experiment in one sentence, or the reason why there is none.
 pub fn headline(experiment: &Experiment) -> String {
     groups(experiment).first().map_or_else(|| no_verdict(experiment), |group| sentence(group))
 }
