@@ -28,7 +28,7 @@ const GUEST_GRACE: Duration = Duration::from_mins(1);
 const NANOSECONDS: f64 = 1e9;
 const MICROSECONDS: f64 = 1e6;
 
-/// Takes the samples of a run. The fields are the settings common to all samples.
+/// Takes the samples of a run, with the settings that are common to all samples.
 #[derive(Clone, Debug)]
 pub struct Bench<'a> {
     /// Path of the program `offramp`. Its subcommand `ttcp` generates the traffic.

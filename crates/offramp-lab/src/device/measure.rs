@@ -61,7 +61,7 @@ pub struct DeviceConfig {
     pub only: Vec<String>,
 }
 
-/// Takes the samples: holds the peer's address and the settings of the measurements.
+/// Takes samples, with the peer's address and the settings of the measurements.
 #[derive(Debug)]
 pub(super) struct Bench<'a> {
     config: &'a DeviceConfig,

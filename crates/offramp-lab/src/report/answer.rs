@@ -22,7 +22,7 @@ pub enum Advice {
     NoDifference,
     /// The interval lies on the worse side of 1, and not within 5 % of 1.
     CostsMore,
-    /// The interval lies on no side, or there is no interval.
+    /// The interval contains 1 and is not within 5 % of 1, or there is no interval.
     NotDecided,
 }
 
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(of("latency_p99_us", [1.1, 1.9]), Advice::CostsMore);
         assert_eq!(of("throughput_bps", [0.96, 1.04]), Advice::NoDifference);
         assert_eq!(of("throughput_bps", [1.01, 1.03]), Advice::NoDifference);
-        // The median of both is far above 1.05.
+        // The ratios of the next two verdicts are far above 1.05, but their intervals contain 1.
         assert_eq!(of("throughput_bps", [0.9, 1.6]), Advice::NotDecided);
         assert_eq!(of("throughput_bps", [0.6, 9.0]), Advice::NotDecided);
     }

@@ -59,7 +59,8 @@ pub struct Series {
     pub name: String,
     /// Style of the series.
     pub mark: Mark,
-    /// The points, x and y. Values that are not finite are omitted. On a logarithmic axis, values ≤ 0 are omitted too.
+    /// The points, x and y. Points with a value that is negative or not finite are omitted, and on a logarithmic axis
+    /// also points with a value of 0.
     pub points: Vec<[f64; 2]>,
 }
 
@@ -410,7 +411,8 @@ fn draw_bar(bar: &Bar, top: f64, names: &[&str], axis: &Axis) -> DrawnBar {
     }
 }
 
-/// Formats a number with three significant digits, without trailing zeros.
+/// Formats a number with about three significant digits: without decimals from 100 and for whole numbers, else with one
+/// to three decimals.
 #[must_use]
 pub fn number(value: f64) -> String {
     if !value.is_finite() {

@@ -11,7 +11,7 @@ use crate::model::{Experiment, Machine, Sample, Variant, Verdict};
 const BUSY_PERCENT: f64 = 90.0;
 /// Load above which the hosts must have run on several processors, percent of one processor.
 const ONE_PROCESSOR_PERCENT: f64 = 105.0;
-/// Relative change up to which the processor time per byte of hosts and adapters together counts as the same.
+/// Relative change up to which a processor time per byte counts as the same.
 const SAME_WORK: f64 = 0.05;
 
 /// The resource that limits a variant's throughput. A processor is busy from a load of [`BUSY_PERCENT`].
