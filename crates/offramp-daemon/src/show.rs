@@ -224,10 +224,13 @@ impl AskedSwitch {
             config.security.mac_addresses.iter().map(|mac| (*place, config.name.clone(), *mac))
         });
         let counts = switch.control.counts();
-        let reserved = (0..).zip(&counts.reserved).map(|(number, count)| ReservedStatus {
-            address: mac_text(reserved_address(number)),
-            forwarded: config.forward_reserved >> number & 1 == 1,
-            frames: count.get(),
+        let both = [(true, &counts.reserved_forwarded), (false, &counts.reserved_lost)];
+        let reserved = both.into_iter().flat_map(|(forwarded, counts)| {
+            (0..).zip(counts).map(move |(number, count)| ReservedStatus {
+                address: mac_text(reserved_address(number)),
+                forwarded,
+                frames: count.get(),
+            })
         });
         let status = SwitchStatus {
             name: config.name.clone(),

@@ -27,10 +27,12 @@ impl<P: HostPort> Switch<P> {
         if config.learning {
             let now_s = now_ns / NANOSECONDS_PER_SECOND;
             if let Some(reserved) = frame.reserved {
-                counts.reserved[usize::from(reserved.number)].add(frames as u64);
-            }
-            if frame.reserved.is_some_and(|reserved| !reserved.passes(config)) {
-                return Err(Loss::Reserved);
+                let passes = reserved.passes(config);
+                let counters = if passes { &counts.reserved_forwarded } else { &counts.reserved_lost };
+                counters[usize::from(reserved.number)].add(frames as u64);
+                if !passes {
+                    return Err(Loss::Reserved);
+                }
             }
             if frame.source.is_some_and(|source| !stations.learn(source, from.index, now_s)) {
                 return Err(Loss::Spoofed);

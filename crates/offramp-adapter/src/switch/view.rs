@@ -21,8 +21,10 @@ pub struct SwitchCounts {
     pub flooded_unknown: Counter,
     /// Frames lost because their ingress port was at its flood limit.
     pub flood_limited: Counter,
-    /// Frames to each reserved address, forwarded or lost, by the address's [number](super::reserved).
-    pub reserved: [Counter; RESERVED_ADDRESSES],
+    /// Forwarded frames to each reserved address, by the address's [number](super::reserved).
+    pub reserved_forwarded: [Counter; RESERVED_ADDRESSES],
+    /// Lost frames to each reserved address, by the address's number.
+    pub reserved_lost: [Counter; RESERVED_ADDRESSES],
 }
 
 /// The stations of a switch that are within the ageing time.

@@ -25,7 +25,7 @@ pub struct SwitchStatus {
     pub stations: Option<Vec<StationStatus>>,
     /// Counters of flooded frames.
     pub floods: FloodStatus,
-    /// The reserved addresses to which frames were sent.
+    /// The reserved addresses to which frames were sent: an entry for forwarded and an entry for lost frames.
     pub reserved: Vec<ReservedStatus>,
 }
 
@@ -67,7 +67,7 @@ pub struct FloodStatus {
 pub struct ReservedStatus {
     /// The address.
     pub address: String,
-    /// `forward_reserved` contains the address. If not, the frames are lost as `reserved`.
+    /// The switch forwarded these frames, by `forward` or `forward_reserved`. If not, they are lost as `reserved`.
     pub forwarded: bool,
     /// Number of frames.
     pub frames: u64,
