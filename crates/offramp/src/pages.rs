@@ -145,7 +145,7 @@ mod tests {
             assert_eq!(notes, help.strip_prefix("Examples:\n").unwrap_or(&help), "{path:?}");
         }
         let (page, _) = text(&["show"]);
-        assert!(page.contains(" [--interval <SECS>] ") && page.contains("[PORT]"), "{page}");
+        assert!(page.contains(" [--interval <SECS>] ") && page.contains("[PORT|SWITCH]"), "{page}");
         let (page, _) = text(&["port", "add"]);
         assert!(page.contains("[--control <SOCKET>]") && page.contains(" <FILE>"), "{page}");
     }

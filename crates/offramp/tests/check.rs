@@ -314,7 +314,10 @@ fn what_cannot_be_checked_is_refused_in_one_line_and_nothing_is_changed() {
     refused(&check(&a, &a), "is named twice");
     refused(&check(&a, "nowhere/cvb"), "network namespace /run/netns/nowhere");
     refused(&check(&a, &b.replace("cvb", "none")), "interface \"none\": not found");
-    refused(&pair.check(&["--only", "tso5"]), "no offload \"tso5\"; there are: path, mtu, tx-checksum");
+    refused(
+        &pair.check(&["--only", "tso5"]),
+        "no offload \"tso5\"; did you mean \"tso4\"? there are: path, mtu, tx-checksum",
+    );
     pair.namespaces[1].run(|| link::create_veth("other", "peer").unwrap()).unwrap();
     let other = b.replace("cvb", "other");
     refused(&check(&a, &other), "is down or has no carrier");

@@ -154,7 +154,7 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
         let tso4 = feature(&status, "a", "tso4");
         assert_eq!(
             (&tso4["offered"], &tso4["in_use"], &tso4["waits_for"]),
-            (&true.into(), &false.into(), &"negotiation".into())
+            (&true.into(), &false.into(), &"no_guest".into())
         );
         assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
         assert_eq!(feature(&bed.show(), "a", "tso4")["offered"], false);

@@ -39,8 +39,9 @@ enum Kind {
 enum Value<'a> {
     Number(u64),
     Seconds(f64),
-    /// A histogram: its counts, the bounds of its buckets, and the number of histogram units in one unit of the metric.
-    Histogram(&'a HistogramStatus, Vec<u64>, f64),
+    /// A histogram: its counts, the upper bounds of its buckets, and the number of histogram units in one unit of the
+    /// metric.
+    Histogram(&'a HistogramStatus, fn() -> Vec<u64>, f64),
 }
 
 /// Returns one label.
@@ -95,6 +96,8 @@ impl Text {
         if let Some(unit) = UNITS.iter().find(|unit| name.ends_with(&["_", unit].concat())) {
             self.line(&["# UNIT ", &name, " ", unit]);
         }
+        // All histograms of a metric have the same bounds.
+        let mut bounds = Vec::new();
         for (labels, value) in samples {
             match value {
                 Value::Number(number) => {
@@ -105,22 +108,27 @@ impl Text {
                     self.sample(&name, suffix(kind), &labels);
                     self.float(seconds);
                 }
-                Value::Histogram(of, bounds, per) => self.histogram(&name, &labels, of, &bounds, per),
+                Value::Histogram(of, upper_bounds, per) => {
+                    if bounds.is_empty() {
+                        let finite = upper_bounds().into_iter().map(|bound| format!("{:?}", bound as f64 / per));
+                        bounds = finite.chain(["+Inf".to_owned()]).collect();
+                    }
+                    self.histogram(&name, &labels, of, &bounds, per);
+                }
             }
         }
     }
 
-    fn histogram(&mut self, name: &str, labels: &str, of: &HistogramStatus, bounds: &[u64], per: f64) {
+    fn histogram(&mut self, name: &str, labels: &str, of: &HistogramStatus, bounds: &[String], per: f64) {
         self.sample(name, "_sum", labels);
         self.float(of.sum as f64 / per);
         self.sample(name, "_count", labels);
         self.number(of.counts.iter().sum());
-        let bounds = bounds.iter().map(|bound| *bound as f64 / per).chain([f64::INFINITY]);
         let mut below = 0;
-        for (bound, count) in bounds.zip(&of.counts) {
+        for (bound, count) in bounds.iter().zip(&of.counts) {
             below += count;
-            let bound = if bound.is_finite() { format!("{bound:?}") } else { "+Inf".to_owned() };
-            self.sample(name, "_bucket", &with(labels, "le", &bound));
+            self.0.extend([name, "_bucket{le=\"", bound.as_str(), "\","]);
+            self.0.extend([labels, "} "]);
             self.number(below);
         }
     }
@@ -323,7 +331,7 @@ fn by_reason(labels: Labels, lost: &BTreeMap<String, u64>) -> impl Iterator<Item
 }
 
 fn histogram<const UNIT: u64>(of: &HistogramStatus, per: f64) -> Value<'_> {
-    Value::Histogram(of, Histogram::<UNIT>::bounds().collect(), per)
+    Value::Histogram(of, || Histogram::<UNIT>::bounds().collect(), per)
 }
 
 #[cfg(test)]
@@ -339,7 +347,7 @@ mod tests {
     #[test]
     fn the_buckets_of_a_histogram_are_cumulative_and_end_with_infinity() {
         let (mut text, of) = (Text(String::new()), HistogramStatus { counts: vec![1, 0, 2], sum: 5 });
-        let samples = [(label("p", "a"), Value::Histogram(&of, vec![1, 2], 2.0))];
+        let samples = [(label("p", "a"), Value::Histogram(&of, || vec![1, 2], 2.0))];
         text.metric(Kind::Histogram, "wait_seconds", "Wait.", samples.into_iter());
         let lines = [
             "# HELP offramp_wait_seconds Wait.",
@@ -347,9 +355,9 @@ mod tests {
             "# UNIT offramp_wait_seconds seconds",
             "offramp_wait_seconds_sum{p=\"a\"} 2.5",
             "offramp_wait_seconds_count{p=\"a\"} 3",
-            "offramp_wait_seconds_bucket{p=\"a\",le=\"0.5\"} 1",
-            "offramp_wait_seconds_bucket{p=\"a\",le=\"1.0\"} 1",
-            "offramp_wait_seconds_bucket{p=\"a\",le=\"+Inf\"} 3",
+            "offramp_wait_seconds_bucket{le=\"0.5\",p=\"a\"} 1",
+            "offramp_wait_seconds_bucket{le=\"1.0\",p=\"a\"} 1",
+            "offramp_wait_seconds_bucket{le=\"+Inf\",p=\"a\"} 3",
         ];
         assert_eq!(text.0.lines().collect::<Vec<_>>(), lines);
     }
