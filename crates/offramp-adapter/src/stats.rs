@@ -283,8 +283,8 @@ counters! {
         /// Receive: maximum number of bytes in use in the adapter's memory at one time, in whole pages if the memory
         /// has pages; 0 for a memory without limit.
         memory_bytes_max: Gauge { metric: None },
-        /// Receive: maximum frames in a row into the adapter's memory, with no loss and without the memory becoming
-        /// empty.
+        /// Receive: maximum number of consecutive frames that the adapter's memory stored without a loss and without
+        /// becoming empty in between.
         burst_frames_max: Gauge { metric: None },
         ..
         /// Receive: frames lost because the adapter's memory had no room. [`Loss::Drop`] also counts frames lost

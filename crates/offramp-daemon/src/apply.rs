@@ -148,7 +148,8 @@ impl Daemon {
 
         let mut state = self.state();
         change_kept(&kept).map_err(|message| (RefusalCode::HostRefused, message))?;
-        // No later step fails.
+        // From here on, the change is made and cannot be undone. A later step fails only if a stalled switch has not yet
+        // dropped the port that a new port replaces.
         let ports = Arc::unwrap_or_clone(take(&mut state.ports));
         let (stay, gone) = ports.into_iter().partition(|port| places.contains_key(&*port.name));
         state.ports = Arc::new(stay);
@@ -176,7 +177,7 @@ impl Daemon {
 
         let mut state = self.state();
         for (mut port, config) in opened.into_iter().zip(&added) {
-            // The port's settings and addresses were already checked, so the switch does not refuse the port.
+            // The port's settings and addresses were already checked.
             connect_to(&mut port, config, &state.switches).map_err(not_opened)?;
             Arc::make_mut(&mut state.ports).push(Arc::new(port));
             state.config.ports.push(config.clone());

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum time for which an ending port waits until a stalled switch has dropped it.
+/// Maximum time that an ending port waits for its switch to drop the port. Only a stalled switch takes this long.
 const END_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// Time between two checks whether the switch has dropped the port.

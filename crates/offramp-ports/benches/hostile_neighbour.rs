@@ -189,9 +189,9 @@ fn frame(from: u8, to: u8) -> Vec<u8> {
     frame
 }
 
-/// Runs the neighbour. In the states with frames, the neighbour sends chains with one buffer, at `good` or outside the
-/// guest's memory. In the state with commands, the neighbour keeps the control ring full of commands, and counts the
-/// commands that the device has used.
+/// Runs the neighbour. In the states `GOOD` and `BAD`, the neighbour sends chains of one buffer. The buffer is at the
+/// address `good` in the state `GOOD`, and outside the guest's memory in the state `BAD`. In the state `COMMANDS`, the
+/// neighbour keeps the control ring full of commands, and counts the commands that the device has used.
 fn be_a_neighbour(mut tx: TxQueue, control: &mut Commands, good: u64, (state, commands): (&AtomicU8, &AtomicU64)) {
     let chains = command_chains(control);
     let mut chains = chains.iter().cycle();

@@ -35,7 +35,7 @@ pub struct VringSetup {
     pub base: u32,
     /// Eventfd for the driver's kicks, or `None` if the ring is polled.
     pub kick: Option<Event>,
-    /// True if the pages of the ring are marked in the dirty log.
+    /// True if the device marks the parts of the ring that it writes in the dirty log (`VHOST_VRING_F_LOG`).
     pub is_logged: bool,
     /// Part of the inflight region that stores a packed ring's position beyond the end of this process, if any.
     pub inflight: Option<Part>,
@@ -132,7 +132,7 @@ impl Vring {
         self.err = CallNotifier::new(err);
     }
 
-    /// Sets whether the pages of the ring are marked in the dirty log.
+    /// Sets whether the device marks the parts of the ring that it writes in the dirty log.
     pub fn set_logged(&mut self, is_logged: bool) {
         self.is_logged = is_logged;
     }

@@ -87,7 +87,8 @@ pub trait PortKind: Sized {
     /// privileges, and may start threads, which must have no privileges.
     ///
     /// # Errors
-    /// Returns the system's error.
+    /// Returns an error if the host cannot be opened or configured. The text has the cause, and where possible the key
+    /// and a remedy.
     fn open(&self, port: &Settings<'_>, means: Means) -> Result<Self::Host, String>;
 
     fn status(host: &Self::Host) -> Self::Status;

@@ -7,7 +7,7 @@ use super::report::{Interval, rate_bps};
 /// Maximum number of interim results stored per direction. Later results are reported but not stored.
 pub(super) const INTERVALS_MAX: usize = 10_000;
 
-/// The role of a thread at its own end.
+/// The task of a data thread, at the client or at the server of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Sends bulk data or requests.
