@@ -39,7 +39,10 @@ unset XDG_RUNTIME_DIR TMPDIR
 PATH=/run/bin:$PATH
 cd /run/page
 steps=$4
-for step in $(seq 1 "$steps"); do . "/run/steps/$step" > "/run/steps/$step.printed" 2>&1; done
+for step in $(seq 1 "$steps"); do
+    . "/run/steps/$step" > "/run/steps/$step.open" 2>&1
+    cp "/run/steps/$step.open" "/run/steps/$step.printed"
+done
 "#;
 
 fn root() -> &'static Path {
@@ -82,7 +85,10 @@ fn run(page: &str, document: &str) -> (usize, Vec<String>) {
         .arg(steps.len().to_string())
         .status()
         .unwrap();
-    let printed = |number: usize| fs::read(scratch.file(&format!("{number}.printed"))).ok();
+    // A daemon that a step started may print during later steps, which belongs to none. A step that failed has only
+    // the open output.
+    let file = |number: usize, end| fs::read(scratch.file(&format!("{number}.{end}")));
+    let printed = |number: usize| file(number, "printed").or_else(|_| file(number, "open")).ok();
     let last = (1..=steps.len()).take_while(|number| printed(*number).is_some()).last().unwrap_or(0);
     let mut faults = Vec::new();
     for (number, step) in (1..=last).zip(&steps) {

@@ -346,7 +346,8 @@ fn the_recipe_for_the_hosts_network_with_pasta_works_for_a_plain_user() {
     in_machine(&mut pasta);
     let ended = pasta.status().unwrap();
     let text = fs::read_to_string(&log).unwrap();
-    for word in ["ready: 2 ports, 1 switch", "198.18.0.1/24", "masquerade", "\nvm0.sock\n", "\nofr-lan ", "GONE"] {
+    let words = ["ready: 2 ports, 1 switch", "198.18.0.1/24", "masquerade", "\nvm0.sock\n", "\n  ofr-lan  up ", "GONE"];
+    for word in words {
         assert!(text.contains(word), "{word} in {text}");
     }
     assert!(ended.success(), "{text}");
