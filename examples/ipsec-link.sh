@@ -31,7 +31,8 @@ ip link add ofrline0 type veth peer name ofrline1
 for end in ofrline0 ofrline1; do
     # Without IPv6, the kernel itself sends no frame on the wire.
     [ ! -e /proc/sys/net/ipv6 ] || echo 1 > "/proc/sys/net/ipv6/conf/$end/disable_ipv6"
-    ip link set "$end" up
+    # Room for two VLAN tags.
+    ip link set "$end" mtu 1508 up
 done
 tcpdump -q -i ofrline0 -w "$keys/ipsec-link.pcap" 2> /dev/null &
 capture=$!

@@ -1,6 +1,7 @@
 //! The words for offloads, shared by all commands and files, and the nearest known word for a misspelt one.
 
 use crate::caps::{NAMES, Offloads};
+use std::cmp::Reverse;
 
 /// Other words for offloads: groups, names of `ethtool -K` and `ethtool -k`, and short forms.
 struct Word {
@@ -87,7 +88,7 @@ const LETTERS_MAX: usize = 2;
 /// Returns the known word that `name` probably means, or `None` if no known word is near.
 ///
 /// A known word is near if at most two letters differ, and no more than half of the word. A swap of neighbours counts as
-/// one letter. A known word is also near if `name` leaves out or shortens some of its parts, as `tx_bits_per_sec` does
+/// one letter. Of two equally near words, the one with more equal letters at its beginning is meant. A known word is also near if `name` leaves out or shortens some of its parts, as `tx_bits_per_sec` does
 /// for `tx_bits_per_second`.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let letters = name.chars().count();
@@ -97,7 +98,9 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         if is_near { Some(distance) } else { is_shortened(name, candidate).then_some(LETTERS_MAX + 1) }
     };
     let near = known.into_iter().filter_map(|candidate| Some((distance(candidate)?, candidate)));
-    near.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
+    let equal_letters = |candidate: &str| name.chars().zip(candidate.chars()).take_while(|(a, b)| a == b).count();
+    near.min_by_key(|(distance, candidate)| (*distance, Reverse(equal_letters(candidate))))
+        .map(|(_, candidate)| candidate)
 }
 
 /// Returns the hint "did you mean …? " at the nearest known word; empty if no known word is near.
@@ -193,6 +196,7 @@ mod tests {
         ] {
             assert_eq!(nearest(name, &["area", meant]), Some(meant), "{name}");
         }
+        assert_eq!(nearest("of", &["on", "off"]), Some("off"));
         for (name, far) in [("vm7", "a"), ("foo", "uso"), ("status", "sa"), ("", "a"), ("x", "abc")] {
             assert_eq!(nearest(name, &[far]), None, "{name}");
         }

@@ -117,6 +117,13 @@ pub fn run(args: &Args) -> ExitCode {
     if is_output && args.file_bytes_max.is_some() {
         return fail("capture: -C starts new files, and standard output is none; name a file with -w", SETUP);
     }
+    let directory = args.file.parent().filter(|directory| !directory.as_os_str().is_empty());
+    if let Some(missing) = directory.filter(|directory| !directory.is_dir()) {
+        return fail(
+            format!("capture: -w {}: there is no directory {}", args.file.display(), missing.display()),
+            SETUP,
+        );
+    }
     let filter = match args.filter.as_deref().map(Filter::new).transpose() {
         Ok(filter) => filter,
         Err(error) => return fail(format!("capture: --filter: {error}"), SETUP),

@@ -15,11 +15,16 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 use toml::{Spanned, Value};
 
 /// Maximum number of frames in each transmit queue of the kernel for a TAP: more than the kernel's largest send window.
 /// A TAP drops further frames, while the driver of a network card would stop the queue.
 const TAP_TX_QUEUE_LEN: u32 = 8192;
+/// Maximum time to wait for the end of a daemon that has a TAP of the same name, and the time between two attempts.
+const END_TIME_MAX: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
 /// Maximum number of addresses of a TAP.
 pub const ADDRESSES_MAX: usize = 16;
 /// Directory with the files of named network namespaces (ip-netns(8)).
@@ -100,11 +105,13 @@ impl PortKind for Config {
             ..TapConfig::new(&self.interface)
         };
         let tap = match &self.namespace {
-            None => open(Tap::open(&wanted), port.offloads, &self.traits.addresses)?,
+            None => open(when_free(&wanted, || Tap::open(&wanted)), port.offloads, &self.traits.addresses)?,
             Some(file) => NetNs::open(file)
                 .and_then(|namespace| {
-                    let opened = || open(Tap::open_in(&namespace, &wanted), port.offloads, &self.traits.addresses);
-                    namespace.run(opened)
+                    namespace.run(|| {
+                        let opened = when_free(&wanted, || Tap::open_in(&namespace, &wanted));
+                        open(opened, port.offloads, &self.traits.addresses)
+                    })
                 })
                 .map_err(|cause| format!("host.namespace {}: {cause}", file.display()))??,
         };
@@ -152,6 +159,19 @@ impl Config {
             ));
         }
         Ok(tap)
+    }
+}
+
+/// Opens a TAP. If another TAP has the name, waits for its end: a daemon that was told to end may still send its last
+/// frames.
+fn when_free(wanted: &TapConfig, open: impl Fn() -> Result<Tap, TapError>) -> Result<Tap, TapError> {
+    let until = Instant::now() + END_TIME_MAX;
+    let is_tun = || link::tun(&wanted.name).is_ok_and(|found| found.is_some());
+    loop {
+        match open() {
+            Err(TapError::NameTaken(_)) if Instant::now() < until && is_tun() => thread::sleep(LOOK),
+            opened => return opened,
+        }
     }
 }
 
