@@ -31,7 +31,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Commands that turn off the faulty offloads, one for each interface with faults.
     pub commands: Vec<String>,
-    /// Measured effect on the speed of each offload with the verdict [`Verdict::Right`]; empty unless requested.
+    /// Measured effects of the offloads with the verdict [`Verdict::Right`] on the interface's speed; empty unless
+    /// requested.
     pub worth: Vec<Worth>,
 }
 

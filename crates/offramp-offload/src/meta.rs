@@ -88,7 +88,7 @@ pub enum Cwr {
     All,
 }
 
-/// A host's request to the adapter for one frame.
+/// The work that a host requests from the adapter for one frame to transmit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TxMeta {
     /// Checksum to complete, if any.

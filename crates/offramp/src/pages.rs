@@ -107,7 +107,8 @@ fn script(shell: Shell, command: Command) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Removes the help subcommands: `offramp help model` prints the same as `offramp model --help`.
+/// Leaves the `help` subcommands out of man pages and completions, because `offramp help model` prints the same as
+/// `offramp model --help`.
 fn without_help_commands(command: Command) -> Command {
     command.disable_help_subcommand(true).mut_subcommands(|one| one.disable_help_subcommand(true))
 }

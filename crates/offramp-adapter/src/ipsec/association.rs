@@ -144,8 +144,8 @@ impl Outbound {
         grant
     }
 
-    /// Advances the association's time to `now_ns`. Returns the time at which this method must be called again,
-    /// nanoseconds.
+    /// Advances the association's time to `now_ns`. Returns the time in nanoseconds at which this method must be called
+    /// again; `None` if the association has no further time limit.
     pub(super) fn tick(&self, now_ns: u64) -> Option<u64> {
         self.reporter.report_lifetime(self.shared.tick(now_ns));
         self.shared.next_due_ns()

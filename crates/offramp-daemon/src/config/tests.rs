@@ -144,7 +144,7 @@ fn every_key_of_a_port_arrives() {
         },
         peer: Some("/run/a.sock".into()),
         control_queue: ControlQueue::None,
-        // No key of the file switches the feature ring reset off.
+        // `RING_RESET` remains, because no key of the file can switch it off.
         rings: RingFeatures::RING_RESET,
         queue_size_max: 256,
         memory_bytes_max: 1 << 20,
