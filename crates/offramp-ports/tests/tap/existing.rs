@@ -14,6 +14,31 @@ fn attach(ns: &offramp_ports::sys::NetNs, name: &str, queues: u16) -> Result<Tap
     ns.run(|| Tap::attach(name, queues)).unwrap()
 }
 
+/// Attaches to an interface that was in use before. A process that another test starts has the old descriptors until it
+/// executes its program.
+fn attach_again(ns: &offramp_ports::sys::NetNs, name: &str, queues: u16) -> Tap {
+    loop {
+        match attach(ns, name, queues) {
+            Err(TapError::InUse(_)) => thread::yield_now(),
+            attached => return attached.unwrap(),
+        }
+    }
+}
+
+/// Sends a datagram to the peer until the queue has it: the kernel drops frames until it has noticed the carrier.
+fn send_until_fetched(socket: &UdpSocket, queue: &mut TapQueue) -> (TxMeta, Vec<u8>) {
+    loop {
+        socket.send_to(b"packet", (PEER, 6000)).unwrap();
+        while queue.tx_next(0).unwrap() {
+            let frame = queue.tx_frame();
+            if is_ipv4(frame.bytes(), UDP) {
+                return (frame.request(), frame.bytes().to_vec());
+            }
+        }
+        thread::yield_now();
+    }
+}
+
 /// Returns the addresses, the MTU, the flags and the active features of an interface.
 fn state(ns: &offramp_ports::sys::NetNs, name: &str) -> (String, Vec<String>) {
     let shown = ip(ns, &format!("-oneline address show dev {name}")) + &ip(ns, &format!("-oneline link show {name}"));
@@ -35,14 +60,13 @@ fn an_existing_tap_carries_frames_and_is_afterwards_as_before() {
         ip(&ns, "neighbour add 10.9.0.2 lladdr 02:00:00:00:00:02 dev t0");
         let before = state(&ns, "t0");
         for _ in 0..2 {
-            let tap = attach(&ns, "t0", queues).unwrap();
+            let tap = attach_again(&ns, "t0", queues);
             assert_eq!((tap.name(), tap.mtu(), tap.queue_count()), ("t0", 1400, usize::from(queues)));
             tap.offer(Offloads::TX).unwrap();
-            let socket = ns.run(|| UdpSocket::bind((HOST, 5000)).unwrap()).unwrap();
+            let socket = ns.run(|| UdpSocket::bind((HOST, 0)).unwrap()).unwrap();
             let mut queue = tap.queue(0).unwrap();
             if queues == 1 {
-                socket.send_to(b"packet", (PEER, 6000)).unwrap();
-                let (meta, frame) = wait_for(&mut queue, |_, frame| is_ipv4(frame, UDP));
+                let (meta, frame) = send_until_fetched(&socket, &mut queue);
                 assert!(meta.checksum.is_some() && frame[..12] == [PEER_MAC, HOST_MAC].concat(), "{meta:?}");
             }
             assert_eq!(queue.rx_deliver(&RxMeta::default(), &[0xff; 60]), Ok(()));
@@ -97,7 +121,7 @@ fn an_existing_tap_that_cannot_be_taken_is_refused_with_the_remedy() {
         let expected = format!("tap \"{name}\": another program uses the interface; end that program");
         assert!(refusal(name, 1).starts_with(&expected), "{}", refusal(name, 1));
         drop(first);
-        attach(&ns, name, 1).unwrap();
+        attach_again(&ns, name, 1);
     }
     assert!(ns.run(|| link::index("none")).unwrap().is_err(), "no interface was made");
 }
