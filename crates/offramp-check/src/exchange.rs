@@ -38,8 +38,8 @@ const ETHERNET_LEN_MIN: usize = 60;
 const LINGER: Duration = Duration::from_millis(1);
 /// Maximum number of attempts for a case with missing frames. Other traffic may have displaced the missing frames.
 const ATTEMPTS_MAX: u32 = 6;
-/// The path is taken to drop a kind of frame after this number of rounds in which the plain frame arrived, but the
-/// probe of that kind did not. The number is an arbitrary choice.
+/// Number of rounds for the verdict that a path drops a kind of frame. In each round, the plain frame arrived and the
+/// probe of this kind did not. The number is an arbitrary choice.
 const PROBE_ROUNDS: usize = 3;
 /// Pause before each round of a probe, in milliseconds. Pauses are needed because other traffic may fill a queue for a
 /// while. The values are an arbitrary choice.

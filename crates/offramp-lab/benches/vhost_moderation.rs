@@ -50,8 +50,8 @@ const REQUEST_LEN: usize = 64;
 const REQUEST_EVERY: Duration = Duration::from_micros(250);
 const RING: u16 = 1024;
 const BUFFER_LEN: usize = 2048;
-/// Minimum delay of a guest at which frames may be lost: half of the time in which full frames fill a ring, because
-/// short frames come between the full frames.
+/// Minimum delay of a guest at which frames may be lost. Full frames fill a ring in twice this time; short frames
+/// between them fill it sooner.
 const DELAY_OF_LOSS_MIN: Duration = Duration::from_nanos(FRAME_NS * RING as u64 / 2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,7 @@
 //! The offloads of an adapter, and the rule for offering them.
 //!
-//! The adapter offers the intersection of three sets: the offloads that the device supports, that the peer supports,
-//! and that the user enabled. Every offload is one bit. An offload whose prerequisite is missing is removed from the
-//! offer (virtio 1.3, 5.1.3.1).
+//! The adapter offers an offload if the device and the peer support it, and the user has enabled it. Every offload is
+//! one bit. An offload whose prerequisite is missing is removed from the offer (virtio 1.3, 5.1.3.1).
 
 use bitflags::bitflags;
 

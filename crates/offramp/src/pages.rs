@@ -20,7 +20,7 @@ pub struct ManArgs {
 
 /// Print the completions of a shell.
 #[derive(clap::Args)]
-#[command(after_help = "For this session of bash: source <(offramp completions bash)")]
+#[command(after_help = "In a running bash: source <(offramp completions bash)")]
 pub struct CompletionsArgs {
     /// The shell
     shell: Shell,

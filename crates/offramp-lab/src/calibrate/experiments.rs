@@ -74,9 +74,9 @@ const fn moderated(of: (&'static str, &'static str), moderation: &'static str, w
     Moderated { of, moderation, wait_us }
 }
 
-/// Variants whose latencies or interrupts are predicted. Bulk data under the e1000's moderation rule is not predicted,
-/// because the rule has two stable interrupt rates at 1 Gbit/s: 20,000 per second at the start, and 4000 per second
-/// after an interrupt that was 80 us late.
+/// Variants whose latencies or interrupts are predicted. Bulk data under the e1000's moderation rule is not predicted:
+/// at 1 Gbit/s the rule has two stable interrupt rates, 20,000 per second at the start, and 4000 per second after an
+/// interrupt 80 us late.
 pub(super) const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
     moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
     moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),
