@@ -14,7 +14,9 @@ use offramp_offload::count;
 use offramp_offload::sync::Mutex;
 use offramp_offload::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
+use std::mem;
 use std::ops::RangeInclusive;
+use std::slice;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -134,10 +136,41 @@ impl Batch {
         }
     }
 
+    /// Takes the next frames, at most `frames_max`, that arrived by `now_ns`.
+    fn take_run(&mut self, now_ns: u64, frames_max: usize) -> Frames<'_> {
+        let left = &self.frames[self.next..];
+        // A link delivers frames in order.
+        let arrived = left.iter().take(frames_max).take_while(|slot| slot.arrival_ns <= now_ns).count();
+        self.next += arrived;
+        Frames { slots: left[..arrived].iter(), bytes: &mut self.bytes, start: 0 }
+    }
+
     fn clear(&mut self) {
         self.frames.clear();
         self.next = 0;
         self.used = 0;
+    }
+}
+
+/// Frames of a batch, in order.
+#[derive(Debug, Default)]
+struct Frames<'a> {
+    slots: slice::Iter<'a, Slot>,
+    /// The bytes of the batch from offset `start` on: all frames of `slots` and perhaps earlier ones.
+    bytes: &'a mut [u8],
+    start: usize,
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = &'a mut [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a mut [u8]> {
+        let slot = self.slots.next()?;
+        let (_, from) = mem::take(&mut self.bytes).split_at_mut_checked(slot.start - self.start)?;
+        let (frame, rest) = from.split_at_mut_checked(slot.len)?;
+        (self.bytes, self.start) = (rest, slot.start + slot.len);
+        Some(frame)
     }
 }
 
@@ -340,22 +373,18 @@ impl WirePort for CableEnd {
     }
 
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]> {
+        self.take_run(now_ns, 1).next()
+    }
+
+    #[inline]
+    fn take_run(&mut self, now_ns: u64, frames_max: usize) -> impl Iterator<Item = &mut [u8]> {
         if self.emptying.as_ref().is_some_and(|batch| batch.next == batch.frames.len()) {
             self.recycle();
         }
-        if self.emptying.is_none() {
-            if !self.receives {
-                return None;
-            }
+        if self.emptying.is_none() && self.receives {
             self.emptying = self.into.state.lock().full.pop_front();
         }
-        let batch = self.emptying.as_mut()?;
-        let slot = *batch.frames.get(batch.next)?;
-        if slot.arrival_ns > now_ns {
-            return None;
-        }
-        batch.next += 1;
-        Some(&mut batch.bytes[slot.start..slot.start + slot.len])
+        self.emptying.as_mut().map(|batch| batch.take_run(now_ns, frames_max)).unwrap_or_default()
     }
 
     fn next_arrival_ns(&self) -> Option<u64> {

@@ -293,6 +293,14 @@ pub trait WirePort {
     /// Takes the next frame that arrived by `now_ns`, and lends the frame until the next call.
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]>;
 
+    /// Takes up to `frames_max` frames that arrived by `now_ns`, and lends them together until the next call. Takes
+    /// every returned frame, even if the caller does not read the frame. Returns no frame only if [`WirePort::take`]
+    /// would return none. A wire that lends one frame at a time can use the default method.
+    #[inline]
+    fn take_run(&mut self, now_ns: u64, frames_max: usize) -> impl Iterator<Item = &mut [u8]> {
+        if frames_max == 0 { None } else { self.take(now_ns) }.into_iter()
+    }
+
     /// Returns the arrival time of the next frame in flight.
     fn next_arrival_ns(&self) -> Option<u64>;
 

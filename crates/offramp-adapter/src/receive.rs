@@ -2,13 +2,13 @@
 //! frames to the host.
 
 use crate::pipeline::Progress;
-use crate::pipeline::outlet::Outlet;
+use crate::pipeline::outlet::{Outlet, lose};
 use crate::pipeline::sink::HostSink;
 use crate::pipeline::source::Source;
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::{Loss, QueueStats};
 use offramp_offload::caps::Offloads;
-use offramp_offload::frame::Frame;
+use std::cell::Cell;
 
 /// The wire of a queue pair as a source of frames, for one batch.
 pub(crate) struct Receive<'a, W> {
@@ -57,22 +57,26 @@ impl<W: WirePort> Receive<'_, W> {
         let passes = deliver.passes_received(&outlet);
         let mut frames = 0;
         while frames < batch_frames && (is_draining || deliver.meter.is_open(now_ns)) {
-            let Some(bytes) = wire.take(now_ns) else { break };
-            frames += 1;
-            let admitted = if port.plan.is_link_on { port.vlans.take_from_wire(bytes) } else { Err(Loss::LinkOff) };
-            let bytes = match admitted {
-                Ok(bytes) => bytes,
-                Err(reason) => {
-                    outlet.lose(reason, 1);
-                    continue;
-                }
-            };
-            deliver.meter.spend(1, bytes.len());
+            // After each frame, a limited host may be at its limit.
+            let run_frames = if deliver.meter.is_limited() { 1 } else { batch_frames - frames };
+            let (taken, bytes) = (Cell::new(0), Cell::new(0));
+            let admitted = wire.take_run(now_ns, run_frames).filter_map(|frame| {
+                taken.set(taken.get() + 1);
+                let admitted = if port.plan.is_link_on { port.vlans.take_from_wire(frame) } else { Err(Loss::LinkOff) };
+                let frame = admitted.map_err(|reason| lose(&queues[0].receive, reason, 1)).ok()?;
+                bytes.set(bytes.get() + frame.len());
+                Some(frame)
+            });
             if passes {
-                deliver.pass_received(&mut outlet, bytes);
+                admitted.for_each(|frame| deliver.pass_received(&mut outlet, frame));
             } else {
-                deliver.push_received(&mut outlet, Frame::received(bytes), now_ns);
+                deliver.push_run(&mut outlet, admitted, now_ns);
             }
+            if taken.get() == 0 {
+                break;
+            }
+            deliver.meter.spend(taken.get(), bytes.get());
+            frames += taken.get();
         }
         deliver.end_batch(&mut outlet, now_ns);
         let closed = outlet.closed;

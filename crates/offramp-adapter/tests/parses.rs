@@ -161,8 +161,9 @@ fn parses_on_a_cable_to(receiver: Host, sa: Option<&SaConfig>) -> (u64, u64, u64
 }
 
 #[test]
-fn a_cable_parses_a_super_frame_once_and_each_frame_of_the_wire_once() {
-    assert_eq!(parses_on_a_cable(None), (1, SEGMENTS, SEGMENTS));
+fn a_cable_parses_a_super_frame_once_and_of_the_wire_only_the_first_two_frames() {
+    // The first two frames tell what each further frame looks like.
+    assert_eq!(parses_on_a_cable(None), (1, 2, SEGMENTS));
 }
 
 #[test]

@@ -25,6 +25,7 @@ use crate::count;
 pub(crate) use crc32c::{PROTOCOL_SCTP, SCTP_CHECKSUM_OFFSET, SCTP_HEADER_LEN, write_sctp};
 pub use frame::{CompleteError, complete, update16};
 pub(crate) use frame::{ipv4_header_is_good, is_good_ipv4_header, make_partial, pseudo_header, verify};
+pub(crate) use kernel::ManyCopies;
 use kernel::SHORT_LEN_MAX;
 
 /// A one's-complement sum of 16-bit words in memory order, not folded.
@@ -144,6 +145,18 @@ pub unsafe fn copy_and_sum_to(src: &[u8], dst: *mut u8) -> Sum {
     Sum(unsafe { kernel::active().copy_and_sum_to(src, dst) })
 }
 
+/// Does work that copies many messages, around the copy of the fastest kernel.
+#[inline]
+pub(crate) fn many_copies<W: ManyCopies>(work: W) -> W::Output {
+    kernel::active().run(work)
+}
+
+/// Returns whether a kernel copies a message of `len` bytes in one call.
+#[inline]
+pub(crate) fn is_for_kernel(len: usize) -> bool {
+    kernel::LENS.contains(&len)
+}
+
 /// The lengths that [`write_frames`] needs to segment a message. The destination consists of slots of equal length, one
 /// for each frame.
 #[derive(Clone, Copy, Debug)]
@@ -253,6 +266,15 @@ pub fn kernel_name() -> &'static str {
 #[doc(hidden)]
 pub fn use_portable_kernel() {
     kernel::activate(kernel::portable());
+}
+
+/// Calls `work` with the name of each kernel of this processor while the kernel is in use.
+#[cfg(test)]
+pub(crate) fn with_each_kernel(mut work: impl FnMut(&str)) {
+    for kernel in kernel::available() {
+        work(kernel::activate(kernel).name);
+    }
+    kernel::available().next().map(kernel::activate);
 }
 
 /// Computes the checksum by the definition: adds big-endian words one by one (RFC 1071 section 1). The code is slow and

@@ -39,6 +39,7 @@
 //! gets its slot.
 
 mod flow;
+mod follow;
 mod head;
 mod sink;
 mod table;
@@ -52,6 +53,7 @@ use crate::layout::{ETHERNET_HEADER_LEN, FrameLayout, Network, Transport, VLAN_T
 use crate::meta::{ChecksumState, RxMeta};
 use crate::segment::UDP_SEGMENTS_MAX;
 use flow::{First, Outcome};
+pub use follow::Followed;
 use head::{Key, NetworkFields, Shape, TransportFields};
 pub use sink::{Appended, Sink};
 use table::FlowTable;

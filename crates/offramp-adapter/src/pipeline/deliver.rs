@@ -125,6 +125,31 @@ impl Deliver {
         self.verify(outlet, frame, now_ns);
     }
 
+    /// Delivers frames received from a wire, in order, as [`Deliver::push_received`] does.
+    #[inline]
+    pub(crate) fn push_run<'f>(
+        &mut self,
+        outlet: &mut Outlet<'_, impl HostPort>,
+        mut frames: impl Iterator<Item = &'f mut [u8]>,
+        now_ns: u64,
+    ) {
+        if self.opening.is_some() || !outlet.enabled.intersects(Offloads::RX) {
+            return frames.for_each(|frame| self.push_received(outlet, Frame::received(frame), now_ns));
+        }
+        loop {
+            let enabled = outlet.enabled;
+            let (coalescer, mut out) = self.parts(outlet);
+            let followed = coalescer.follow(frames, enabled, &mut out);
+            if followed.count > 0 {
+                self.is_unflushed = true;
+                outlet.came_in(followed.count);
+            }
+            let Some(frame) = followed.other else { break };
+            self.push_received(outlet, Frame::received(frame), now_ns);
+            frames = followed.rest;
+        }
+    }
+
     /// Returns whether all frames of a wire reach the host unchanged, and so need no parsing.
     #[inline]
     pub(crate) fn passes_received(&self, outlet: &Outlet<'_, impl HostPort>) -> bool {

@@ -93,9 +93,14 @@ impl<'a, H: HostPort> Outlet<'a, H> {
     }
 
     pub(crate) fn lose(&self, reason: Loss, frames: usize) {
-        self.stats.frames_in.add(frames as u64);
-        self.stats.lose(reason, frames);
+        lose(self.stats, reason, frames);
     }
+}
+
+/// Counts frames that are lost before a queue is chosen.
+pub(crate) fn lose(stats: &Direction, reason: Loss, frames: usize) {
+    stats.frames_in.add(frames as u64);
+    stats.lose(reason, frames);
 }
 
 /// Returns `meta` with the queue of the frame's flow; `None` if the adapter does not choose the queue.
@@ -148,6 +153,11 @@ impl<H: HostPort> Sink for ToHost<'_, '_, H> {
     #[inline]
     fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
         self.outlet.host.rx_append(slot, payload, headers_sum)
+    }
+
+    #[inline]
+    fn wants_commit(&self) -> bool {
+        self.outlet.host.rx_wants_commit()
     }
 
     #[inline]

@@ -20,7 +20,12 @@ pub fn measure(report: &mut Report) {
     for flows in [1, 64] {
         let line = line(flows);
         let count = flows * SEGMENTS;
-        let contenders = vec![ours(&line, flows), memcpy(&line, flows), tun_rs(&line)];
+        let contenders = vec![
+            ours(OURSELVES, Handing::Runs, &line, flows),
+            ours("frame by frame", Handing::OneByOne, &line, flows),
+            memcpy(&line, flows),
+            tun_rs(&line),
+        ];
         report.measure(&format!("rsc_{flows}flow{}_x45", if flows > 1 { "s" } else { "" }), count * MSS, contenders);
     }
 }
@@ -37,23 +42,41 @@ fn line(flows: usize) -> Vec<u8> {
     line
 }
 
-fn coalesce(coalescer: &mut Coalescer, line: &mut [u8], out: &mut impl FnMut(&RxMeta, &[u8])) {
+/// The way of handing frames to the coalescer.
+#[derive(Clone, Copy)]
+enum Handing {
+    Runs,
+    OneByOne,
+}
+
+fn coalesce(handing: Handing, coalescer: &mut Coalescer, line: &mut [u8], out: &mut impl FnMut(&RxMeta, &[u8])) {
     let enabled = Offloads::RX_CHECKSUM | Offloads::RSC;
-    for slot in line.chunks_exact_mut(SLOT) {
-        coalescer.push(Frame::received(&mut slot[..FRAME_LEN]), enabled, None, 0, out);
+    let mut frames = line.chunks_exact_mut(SLOT).map(|slot| &mut slot[..FRAME_LEN]);
+    match handing {
+        Handing::OneByOne => {
+            frames.for_each(|frame| coalescer.push(Frame::received(frame), enabled, None, 0, out));
+        }
+        Handing::Runs => loop {
+            let followed = coalescer.follow(frames, enabled, out);
+            let Some(frame) = followed.other else { break };
+            coalescer.push(Frame::received(frame), enabled, None, 0, out);
+            frames = followed.rest;
+        },
     }
     coalescer.flush(out);
 }
 
-fn ours(line: &[u8], flows: usize) -> Contender<'static> {
+fn ours(who: &'static str, handing: Handing, line: &[u8], flows: usize) -> Contender<'static> {
     let config = CoalesceConfig { flows_max: flows, rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() };
     let (mut coalescer, mut line) = (Coalescer::new(config), line.to_vec());
     let mut lens = Vec::new();
-    coalesce(&mut coalescer, &mut line, &mut |meta: &RxMeta, frame: &[u8]| lens.push((meta.segments, frame.len())));
+    let mut note = |meta: &RxMeta, frame: &[u8]| lens.push((meta.segments, frame.len()));
+    coalesce(handing, &mut coalescer, &mut line, &mut note);
     assert_eq!(lens, vec![(SEGMENTS as u16, HEADERS_LEN + SEGMENTS * MSS); flows], "everything is coalesced");
-    Contender::new(OURSELVES, move || {
+    Contender::new(who, move || {
         let mut bytes = 0;
-        coalesce(&mut coalescer, black_box(&mut line), &mut |_: &RxMeta, frame: &[u8]| bytes += black_box(frame).len());
+        let mut note = |_: &RxMeta, frame: &[u8]| bytes += black_box(frame).len();
+        coalesce(handing, &mut coalescer, black_box(&mut line), &mut note);
         bytes
     })
 }

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 #[cfg(target_arch = "x86_64")]
 use super::x86;
-use super::{Head, HeadWords, Run, portable};
+use super::{Head, HeadWords, Run, Sum, portable};
 
 /// Maximum length for the inlined scalar path, bytes. Up to this length, a call of a kernel costs more time than the
 /// kernel saves.
@@ -16,18 +16,39 @@ pub(super) const SHORT_LEN_MAX: usize = 128;
 /// The value is small enough for 32-bit accumulators, see `x86`.
 pub(super) const CHUNK_LEN_MAX: usize = 1 << 16;
 
-const AVX512_VNNI: &str = "avx512-vnni";
-const AVX512: &str = "avx512";
-
 /// The message lengths, in bytes, that a kernel accepts in one call. The methods of [`Kernel`] handle all other
 /// lengths.
-const LENS: RangeInclusive<usize> = SHORT_LEN_MAX + 1..=CHUNK_LEN_MAX;
+pub(super) const LENS: RangeInclusive<usize> = SHORT_LEN_MAX + 1..=CHUNK_LEN_MAX;
+
+/// The vector instructions of a kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Vectors {
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    None,
+}
+
+/// Work on many messages that copies each of them. The work is compiled once for each kernel, around the kernel's copy.
+/// So its variables stay in registers from one message to the next. A call for each message would store and load them,
+/// and a load waits for the stores of the payload whose addresses have the same low bits.
+pub(crate) trait ManyCopies {
+    /// The result of the work.
+    type Output;
+
+    /// Does the work. `copy_and_sum` does the same as [`copy_and_sum`](super::copy_and_sum()).
+    fn run(self, copy_and_sum: impl Fn(&[u8], &mut [u8]) -> Sum) -> Self::Output;
+}
 
 /// One implementation of the sum of a message. Code outside this module receives only kernels that run on this
 /// processor.
 pub(super) struct Kernel {
     /// Name of the kernel, as returned by `kernel_name`.
     pub(super) name: &'static str,
+    vectors: Vectors,
     is_available: fn() -> bool,
     /// Computes the sum of a message with a length in `LENS`.
     sum: unsafe fn(&[u8]) -> u64,
@@ -40,14 +61,16 @@ pub(super) struct Kernel {
 static KERNELS: &[Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     Kernel {
-        name: AVX512_VNNI,
+        name: "avx512-vnni",
+        vectors: Vectors::Avx512Vnni,
         is_available: || is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni"),
         sum: x86::avx512_vnni::sum,
         copy_and_sum: x86::avx512_vnni::copy_and_sum,
     },
     #[cfg(target_arch = "x86_64")]
     Kernel {
-        name: AVX512,
+        name: "avx512",
+        vectors: Vectors::Avx512,
         is_available: || is_x86_feature_detected!("avx512bw"),
         sum: x86::avx512::sum,
         copy_and_sum: x86::avx512::copy_and_sum,
@@ -55,11 +78,18 @@ static KERNELS: &[Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     Kernel {
         name: "avx2",
+        vectors: Vectors::Avx2,
         is_available: || is_x86_feature_detected!("avx2"),
         sum: x86::avx2::sum,
         copy_and_sum: x86::avx2::copy_and_sum,
     },
-    Kernel { name: "portable", is_available: || true, sum: portable::sum, copy_and_sum: portable::copy_and_sum },
+    Kernel {
+        name: "portable",
+        vectors: Vectors::None,
+        is_available: || true,
+        sum: portable::sum,
+        copy_and_sum: portable::copy_and_sum,
+    },
 ];
 
 /// The kernel in use, or null before the first use.
@@ -112,11 +142,11 @@ impl Kernel {
     ) {
         #[cfg(target_arch = "x86_64")]
         if LENS.contains(&run.segment_len) {
-            if self.name == AVX512_VNNI {
+            if self.vectors == Vectors::Avx512Vnni {
                 // SAFETY: this processor has the kernel (see `Kernel`), and the length is one of `LENS`.
                 return unsafe { x86::avx512_vnni::write_frames(run, head, src, dst, changed) };
             }
-            if self.name == AVX512 {
+            if self.vectors == Vectors::Avx512 {
                 // SAFETY: this processor has the kernel, and the length is one of `LENS`.
                 return unsafe { x86::avx512::write_frames(run, head, src, dst, changed) };
             }
@@ -128,6 +158,23 @@ impl Kernel {
             head.write(words, frame);
             let sum = self.copy_and_sum(segment, &mut frame[head.len..]);
             head.put_checksum(portable::add(head_sum, sum), frame);
+        }
+    }
+
+    /// Does `work` with this kernel.
+    #[inline]
+    pub(super) fn run<W: ManyCopies>(&self, work: W) -> W::Output {
+        match self.vectors {
+            // SAFETY: this processor has the kernel (see `Kernel`).
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx512Vnni => unsafe { x86::avx512_vnni::run(work) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx512 => unsafe { x86::avx512::run(work) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx2 => unsafe { x86::avx2::run(work) },
+            Vectors::None => work.run(|src, dst| Sum(self.copy_and_sum(src, dst))),
         }
     }
 

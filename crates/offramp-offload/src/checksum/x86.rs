@@ -10,12 +10,11 @@
 #![allow(clippy::wildcard_imports)]
 
 use core::arch::x86_64::*;
-use core::ptr;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-use super::kernel::{CHUNK_LEN_MAX, SHORT_LEN_MAX};
+use super::kernel::{CHUNK_LEN_MAX, LENS, ManyCopies, SHORT_LEN_MAX};
 use super::portable;
-use super::{Head, HeadWords, Run};
+use super::{Head, HeadWords, Run, Sum};
 
 /// Length of a 512-bit vector, and of a cache line, in bytes.
 const ZMM: usize = 64;
@@ -238,6 +237,22 @@ macro_rules! avx512_kernel {
                 total + u64::from(u16::from_ne_bytes([src[len - 1], 0]))
             }
 
+            /// Implements `Kernel::run`.
+            ///
+            /// # Safety
+            /// The processor has the features.
+            #[target_feature(enable = $features)]
+            pub(in super::super) unsafe fn run<W: ManyCopies>(work: W) -> W::Output {
+                work.run(|src, dst| {
+                    let dst = &mut dst[..src.len()];
+                    if !LENS.contains(&src.len()) {
+                        return Sum(portable::copy_and_sum_short(src, dst));
+                    }
+                    // SAFETY: the caller vouches for the features, the length was checked, and `dst` has as many bytes.
+                    Sum(unsafe { copy_and_sum(src, dst.as_mut_ptr()) })
+                })
+            }
+
             /// Copies one vector and returns the vector.
             ///
             /// # Safety
@@ -308,42 +323,95 @@ pub(super) mod avx2 {
         portable::add(total(acc, bytes.len() - tail.len()), portable::sum_short(tail))
     }
 
-    /// Copies `src` to `dst` and computes the sum of `src`.
+    /// Copies `src` to `dst` and computes the sum of `src`. Stores at aligned addresses, except in the first and the last
+    /// vector, which overlap their neighbours.
     ///
     /// # Safety
-    /// The conditions of [`sum`] apply. At `dst`, `src.len()` bytes are writable, none of them in `src`.
+    /// The conditions of [`sum`] apply. At `to`, `src.len()` bytes are writable, none of them in `src`.
+    #[inline]
     #[target_feature(enable = "avx2")]
-    pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
+    pub(in super::super) unsafe fn copy_and_sum(src: &[u8], to: *mut u8) -> u64 {
+        debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX);
+        let (len, from) = (src.len(), src.as_ptr());
+        // `lead` is even, so that words stay aligned to the message. With an odd `to`, the stores are not aligned.
+        let lead = (YMM - to.addr() % YMM) & !1;
         let mut acc = [_mm256_setzero_si256(); UNROLL];
-        let (blocks, rest) = src.as_chunks::<{ UNROLL * YMM }>();
-        let mut to = dst;
-        for block in blocks {
-            for (acc, from) in acc.iter_mut().zip(block.as_chunks::<YMM>().0) {
-                // SAFETY: the caller vouches for `dst`, and the vector lies inside `dst`.
-                *acc = accumulate(*acc, unsafe { copy(from, to) });
-                to = to.wrapping_add(YMM);
+        // SAFETY: source and destination have more than YMM bytes.
+        let first = unsafe { copy(from, to) };
+        acc[0] = accumulate(acc[0], _mm256_and_si256(first, mask(YMM - lead)));
+        let mut at = lead;
+        while at + UNROLL * YMM <= len {
+            for (i, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: the vector ends at or before `len`, the length of source and destination.
+                *acc = accumulate(*acc, unsafe { copy(from.add(at + i * YMM), to.add(at + i * YMM)) });
             }
+            at += UNROLL * YMM;
         }
-        let (vectors, tail) = rest.as_chunks::<YMM>();
-        for from in vectors {
-            // SAFETY: the caller vouches for `dst`, and the vector lies inside `dst`.
-            acc[0] = accumulate(acc[0], unsafe { copy(from, to) });
-            to = to.wrapping_add(YMM);
+        while at + YMM <= len {
+            // SAFETY: the vector ends at or before `len`, the length of source and destination.
+            acc[1] = accumulate(acc[1], unsafe { copy(from.add(at), to.add(at)) });
+            at += YMM;
         }
-        // SAFETY: the caller vouches for `dst`, and the bytes after the last whole vector lie inside `dst`.
-        unsafe { ptr::copy_nonoverlapping(tail.as_ptr(), to, tail.len()) };
-        portable::add(total(acc, src.len() - tail.len()), portable::sum_short(tail))
+        // Add the last whole words, from an even offset. Words already added are masked off.
+        let last_at = (len - YMM) & !1;
+        // SAFETY: the vector ends at or before `len`, because last_at + YMM <= len.
+        let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
+        acc[2] = accumulate(acc[2], _mm256_and_si256(last, mask(2 * YMM - (at - last_at))));
+        let total = total(acc, at - lead + 2 * YMM);
+        if len % 2 == 0 {
+            return total;
+        }
+        // SAFETY: the byte is the last of `len` bytes.
+        unsafe { *to.add(len - 1) = src[len - 1] };
+        total + u64::from(u16::from_ne_bytes([src[len - 1], 0]))
+    }
+
+    /// A vector of ones, a vector of zeros and a vector of ones.
+    static MASKS: [u8; 3 * YMM] = {
+        let mut masks = [0xff; 3 * YMM];
+        let mut at = YMM;
+        while at < 2 * YMM {
+            masks[at] = 0;
+            at += 1;
+        }
+        masks
+    };
+
+    /// Returns the vector at offset `at` of [`MASKS`], at most 64. `mask(YMM - n)` keeps the `n` lowest bytes of a
+    /// vector, and `mask(2 * YMM - n)` keeps all others.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn mask(at: usize) -> __m256i {
+        let mask: &[u8] = &MASKS[at..at + YMM];
+        // SAFETY: `mask` has YMM bytes.
+        unsafe { _mm256_loadu_si256(mask.as_ptr().cast()) }
+    }
+
+    /// Implements `Kernel::run`.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(in super::super) unsafe fn run<W: ManyCopies>(work: W) -> W::Output {
+        work.run(|src, dst| {
+            let dst = &mut dst[..src.len()];
+            if !LENS.contains(&src.len()) {
+                return Sum(portable::copy_and_sum_short(src, dst));
+            }
+            // SAFETY: the caller vouches for AVX2, the length was checked, and `dst` has as many bytes.
+            Sum(unsafe { copy_and_sum(src, dst.as_mut_ptr()) })
+        })
     }
 
     /// Copies one vector and returns the vector.
     ///
     /// # Safety
-    /// The processor has AVX2, and `YMM` bytes are writable at `to`.
+    /// The processor has AVX2. `YMM` bytes are readable at `from`, and writable at `to`.
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn copy(from: &[u8; YMM], to: *mut u8) -> __m256i {
-        // SAFETY: `from` has YMM bytes.
-        let vector = unsafe { _mm256_loadu_si256(from.as_ptr().cast()) };
+    unsafe fn copy(from: *const u8, to: *mut u8) -> __m256i {
+        // SAFETY: the caller vouches for YMM readable bytes.
+        let vector = unsafe { _mm256_loadu_si256(from.cast()) };
         // SAFETY: the caller vouches for YMM writable bytes.
         unsafe { _mm256_storeu_si256(to.cast(), vector) };
         compiler_fence(Ordering::SeqCst); // Without this fence, the loop becomes a memcpy and a second pass.

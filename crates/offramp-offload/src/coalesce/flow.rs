@@ -56,35 +56,37 @@ pub(super) struct Flow {
     /// Ports in memory order. They are compared first, because a comparison of the whole key costs more.
     ports: [u8; PORTS_LEN],
     /// Sequence number of the first frame, 0 for UDP.
-    seq: u32,
+    pub(super) seq: u32,
     /// Increment of the sequence number per frame, 0 for UDP.
-    seq_step: u32,
+    pub(super) seq_step: u32,
     /// Number of frames in the aggregate.
     pub(super) segments: u16,
     /// Maximum number of frames in the aggregate.
-    segments_max: u16,
+    pub(super) segments_max: u16,
     /// Payload length of every frame except the last, bytes.
-    size: u16,
+    pub(super) size: u16,
     /// Payload length of the last frame, bytes. Equals `size` until a frame completes the aggregate.
     size_last: u16,
     /// IPv4 ID of the first frame, 0 for IPv6.
-    id: u16,
+    pub(super) id: u16,
     /// Increment of the IPv4 ID per frame, 1 or 0. The increment is known from the second frame on.
-    id_step: u16,
+    pub(super) id_step: u16,
     /// FIN and PSH of the last frame.
     flags_last: u8,
-    shape: Shape,
-    sums: CommonSums,
+    pub(super) shape: Shape,
+    pub(super) sums: CommonSums,
     /// True if the payload lies in lent memory, and the buffer holds only the headers.
     pub(super) is_in_place: bool,
     /// Offset of the flow's buffer in the memory of all buffers.
-    buffer_start: usize,
+    pub(super) buffer_start: usize,
     /// Maximum length of the aggregate in bytes, link header included.
-    len_max: usize,
+    pub(super) len_max: usize,
     hash: Option<u32>,
     /// Arrival time of the first frame, nanoseconds.
     pub(super) started_ns: u64,
-    template: Template,
+    pub(super) template: Template,
+    /// The slot of the flow whose frame followed a frame of this flow the last time. The flow can have ended.
+    pub(super) successor: usize,
 }
 
 impl Flow {

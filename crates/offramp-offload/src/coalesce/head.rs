@@ -171,13 +171,20 @@ impl Template {
     #[inline]
     pub(super) fn match_headers<'a>(&self, frame: &'a [u8], layout: &FrameLayout) -> Option<&'a [u8]> {
         let headers = frame.get(..self.len)?;
+        (self.is_like(headers) && layout.payload_start == self.len).then_some(headers)
+    }
+
+    /// Returns whether headers of the template's length equal the template's headers within the mask.
+    #[inline]
+    pub(super) fn is_like(&self, headers: &[u8]) -> bool {
         let mut difference = Block::default();
-        self.last.differ(headers.last_chunk()?, &mut difference);
+        let Some(last) = headers.last_chunk() else { return false };
+        self.last.differ(last, &mut difference);
         for (bytes, block) in headers.as_chunks().0.iter().zip(&self.whole) {
             block.differ(bytes, &mut difference);
         }
         let [a, b, c, d] = difference.0;
-        (a | b | c | d == 0 && layout.payload_start == self.len).then_some(headers)
+        a | b | c | d == 0
     }
 }
 

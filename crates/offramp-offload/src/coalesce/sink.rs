@@ -42,6 +42,11 @@ pub trait Sink {
         Appended::NoRoom
     }
 
+    /// Returns whether the receiver waits for its memory, so that all frames in it should be committed now.
+    fn wants_commit(&self) -> bool {
+        false
+    }
+
     /// Ends frame `slot` and writes `head` to the frame's front. `len` is the frame's length in bytes, headers
     /// included.
     fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) {

@@ -33,7 +33,7 @@ impl FlowTable {
     #[inline]
     pub(super) fn find(&mut self, key: &Key) -> Option<usize> {
         let slot = self.flows.find(key.hash(&self.secrets), |flow| flow.key.is(key))?;
-        self.last = slot;
+        self.note(slot);
         Some(slot)
     }
 
@@ -42,7 +42,14 @@ impl FlowTable {
         let Some(slot) = self.flows.vacant() else { return };
         let hash = self.flows.entry(slot).key.hash(&self.secrets);
         self.flows.insert(hash, &mut self.by_start);
-        self.last = slot;
+        self.note(slot);
+    }
+
+    /// Notes that the current frame belongs to the flow in `slot`.
+    #[inline]
+    fn note(&mut self, slot: usize) {
+        let last = std::mem::replace(&mut self.last, slot);
+        self.flow_mut(last).successor = slot;
     }
 
     /// Removes the flow and frees the slot.

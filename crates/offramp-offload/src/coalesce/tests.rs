@@ -4,6 +4,7 @@ mod linux;
 mod metadata;
 mod order;
 mod properties;
+mod runs;
 
 use super::*;
 use crate::layout::LengthFrom;
@@ -258,6 +259,24 @@ fn push_one(coalescer: &mut Coalescer, frame: &[u8], enabled: Offloads, now_ns: 
     coalescer.push(Frame::received(&mut frame), enabled, None, now_ns, &mut out);
 }
 
+/// Pushes the frames as a run. Returns the number of frames coalesced without a parse.
+fn push_run(
+    coalescer: &mut Coalescer,
+    frames: &mut [Vec<u8>],
+    enabled: Offloads,
+    now_ns: u64,
+    out: &mut impl Sink,
+) -> usize {
+    let mut followed = coalescer.follow(frames.iter_mut().map(Vec::as_mut_slice), enabled, out);
+    let mut count = followed.count;
+    while let Some(frame) = followed.other {
+        coalescer.push(Frame::received(frame), enabled, None, now_ns, out);
+        followed = coalescer.follow(followed.rest, enabled, out);
+        count += followed.count;
+    }
+    count
+}
+
 fn flush(coalescer: &mut Coalescer, delivered: &mut Vec<Delivered>) {
     coalescer.flush(&mut |meta: &RxMeta, bytes: &[u8]| delivered.push((*meta, bytes.to_vec())));
     assert_eq!(coalescer.held(), 0);
@@ -271,6 +290,11 @@ fn coalesce_with(config: CoalesceConfig, frames: &[Vec<u8>]) -> Vec<Delivered> {
         push_one(&mut coalescer, frame, ALL, 0, &mut delivered);
     }
     flush(&mut coalescer, &mut delivered);
+    let mut in_runs = Vec::new();
+    let mut out = |meta: &RxMeta, bytes: &[u8]| in_runs.push((*meta, bytes.to_vec()));
+    push_run(&mut coalescer, &mut frames.to_vec(), ALL, 0, &mut out);
+    flush(&mut coalescer, &mut in_runs);
+    assert!(in_runs == delivered, "the frames as a run: {in_runs:?}");
     delivered
 }
 

@@ -111,7 +111,7 @@ fn line(random: &mut ChaCha8Rng, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     out
 }
 
-fn frames_of(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
+pub(super) fn frames_of(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     let flows = random.random_range(1..8);
     let mut senders: Vec<_> = (0..flows).map(|n| Sender::new(random, n)).collect();
     let mut frames = Vec::new();
@@ -124,17 +124,22 @@ fn frames_of(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     line(random, frames)
 }
 
-/// Pushes all frames, with flushes, timeouts and changes of the offloads between the frames. Checks that no frame is
-/// lost.
-fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Delivered> {
-    let config = CoalesceConfig {
+/// Returns random limits.
+pub(super) fn random_config(random: &mut ChaCha8Rng) -> CoalesceConfig {
+    CoalesceConfig {
         flows_max: random.random_range(1..10),
         packet_len_max: if random.random_bool(0.5) { PACKET_LEN_MAX } else { random.random_range(100..20_000) },
         segments_max: if random.random_bool(0.8) { u16::MAX } else { random.random_range(1..10) },
         udp_segments_max: 64,
         hold_ns: random.random_range(0..200),
         rx_csum: RxCsum::DataValid,
-    };
+    }
+}
+
+/// Pushes all frames, with flushes, timeouts and changes of the offloads between the frames. Checks that no frame is
+/// lost.
+fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Delivered> {
+    let config = random_config(random);
     let mut coalescer = Coalescer::new(config);
     let mut delivered: Vec<Delivered> = Vec::new();
     let mut enabled = ALL;

@@ -1,0 +1,214 @@
+//! Runs of frames. The frames that continue an aggregate with a full-size payload are confirmed by their bytes, without
+//! a parse, and are coalesced in one loop.
+//!
+//! The flow of a frame is guessed before the frame is read: the flow of the previous frame, or the flow that came next
+//! the last time. With a guess from the frame's own bytes, the copy would wait for these bytes.
+
+// A function that is not inlined is not compiled for the vector instructions of the kernel whose loop calls it.
+#![allow(clippy::inline_always)]
+
+use super::flow::Flow;
+use super::head::{CommonSums, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
+use super::{Appended, Coalescer, Sink};
+use crate::caps::Offloads;
+use crate::checksum::{ManyCopies, Sum, is_for_kernel, many_copies};
+use crate::count;
+use crate::layout::{IPV4_TOTAL_LEN_OFFSET, IPV6_PAYLOAD_LEN_OFFSET, UDP_LENGTH_OFFSET};
+
+/// The outcome of [`Coalescer::follow`].
+#[derive(Debug)]
+pub struct Followed<'f, I> {
+    /// Number of coalesced frames.
+    pub count: usize,
+    /// The first frame that was not coalesced. `None` if every frame was coalesced.
+    pub other: Option<&'f mut [u8]>,
+    /// The frames after `other`.
+    pub rest: I,
+}
+
+impl Coalescer {
+    /// Coalesces the first frames of a run: those that continue the guessed flow's aggregate with a full-size payload.
+    /// Ends where `out` wants its frames committed ([`Sink::wants_commit`]). The result is that of [`Coalescer::push`]
+    /// for each of these frames. The caller pushes [`Followed::other`], and calls this function again for the rest.
+    ///
+    /// A coalesced frame has the length, the link header, the addresses and the ports of the aggregate's first frame.
+    /// So a caller who decides about a frame by these must not decide again.
+    #[inline]
+    pub fn follow<'f, I>(&mut self, mut frames: I, enabled: Offloads, out: &mut impl Sink) -> Followed<'f, I>
+    where
+        I: Iterator<Item = &'f mut [u8]>,
+    {
+        self.switch(enabled, out);
+        let first = frames.next();
+        let mut followed = Followed { count: 0, other: first, rest: frames };
+        let mut guess = self.table.last;
+        while followed.other.is_some() {
+            let before = followed.count;
+            followed = self.follow_flow(guess, followed, out);
+            let was_right = followed.count > before;
+            let next = self.table.flow(guess).successor;
+            if next == guess || !was_right && guess != self.table.last {
+                break;
+            }
+            if was_right {
+                self.table.last = guess;
+            }
+            guess = next;
+        }
+        followed
+    }
+
+    /// Coalesces the first frames of a run if they continue the flow in `slot`.
+    #[inline]
+    fn follow_flow<'f, I>(&mut self, slot: usize, followed: Followed<'f, I>, out: &mut impl Sink) -> Followed<'f, I>
+    where
+        I: Iterator<Item = &'f mut [u8]>,
+    {
+        let flow = self.table.flow_mut(slot);
+        let Some((expected, place, frames_max)) = flow.expected() else { return followed };
+        let before = followed.count;
+        let run = Run { expected, template: &flow.template, frames_max, followed };
+        let followed = if flow.is_in_place {
+            run.keep_each(|payload, sum| !out.wants_commit() && out.append(slot, payload, sum) == Appended::Kept)
+        } else {
+            let to = &mut self.buffers.bytes[place..place + frames_max * run.expected.size()];
+            many_copies(RunToBuffer { run, to })
+        };
+        flow.segments += (followed.count - before) as u16;
+        followed
+    }
+}
+
+/// What the next full-size frame of a flow must look like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    pub(super) shape: Shape,
+    pub(super) sums: CommonSums,
+    pub(super) seq: u32,
+    pub(super) seq_step: u32,
+    pub(super) id: u16,
+    pub(super) id_step: u16,
+    /// Length of transport header and payload, bytes.
+    pub(super) transport_len: u16,
+}
+
+impl Expected {
+    /// Returns the payload length of the frame in bytes.
+    fn size(&self) -> usize {
+        usize::from(self.transport_len) - usize::from(self.shape.payload_start - self.shape.transport_start)
+    }
+
+    /// Returns the sum of the frame's pseudo-header and transport header. Returns `None` if the frame is another one,
+    /// or if its IP checksum is wrong. Checks the fields that `template` leaves out; the comparison with the template
+    /// is the caller's.
+    #[inline(always)]
+    fn confirm(&self, headers: &[u8]) -> Option<Sum> {
+        let Self { shape, sums, seq, id, transport_len, .. } = self;
+        let (network_start, transport_start) = (usize::from(shape.network_start), usize::from(shape.transport_start));
+        let (len_at, packet_len) = if shape.is_ipv6 {
+            let ipv6_payload_start = network_start + crate::layout::IPV6_HEADER_LEN;
+            (IPV6_PAYLOAD_LEN_OFFSET, transport_len + (transport_start - ipv6_payload_start) as u16)
+        } else {
+            (IPV4_TOTAL_LEN_OFFSET, transport_len + (transport_start - network_start) as u16)
+        };
+        let network = NetworkFields::of(headers, shape)?;
+        let transport = TransportFields::of(headers, shape)?;
+        let is_len_right = word_at(headers, network_start + len_at)? == packet_len
+            && (!shape.is_udp || word_at(headers, transport_start + UDP_LENGTH_OFFSET)? == *transport_len);
+        let is_next = transport.seq == *seq && network.id == *id && transport.flags & TCP_LAST == 0;
+        let is_usual = !network.is_unusual && !transport.is_unusual;
+        (is_len_right && is_next && is_usual && sums.ip_is_right(&network))
+            .then(|| sums.transport_headers(&transport, *transport_len))
+    }
+
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.seq = self.seq.wrapping_add(self.seq_step);
+        self.id = self.id.wrapping_add(self.id_step);
+    }
+}
+
+/// A run of frames of one flow.
+struct Run<'a, 'f, I> {
+    expected: Expected,
+    template: &'a Template,
+    frames_max: usize,
+    followed: Followed<'f, I>,
+}
+
+impl<'f, I: Iterator<Item = &'f mut [u8]>> Run<'_, 'f, I> {
+    /// Passes the payload of each frame to `keep`, with the sum of the frame's other checksummed parts, until a frame
+    /// is another one or `keep` returns false. `keep` returns false if it did not coalesce the payload.
+    #[inline(always)]
+    fn keep_each(self, mut keep: impl FnMut(&[u8], Sum) -> bool) -> Followed<'f, I> {
+        let Self { mut expected, template, frames_max, followed: Followed { mut count, mut other, mut rest } } = self;
+        let (headers_len, size) = (usize::from(expected.shape.payload_start), expected.size());
+        let count_max = count + frames_max;
+        while count < count_max
+            && let Some(frame) = &other
+            && frame.len() == headers_len + size
+        {
+            let (headers, payload) = frame.split_at(headers_len);
+            if !template.is_like(headers) || !expected.confirm(headers).is_some_and(|sum| keep(payload, sum)) {
+                break;
+            }
+            expected.advance();
+            count += 1;
+            other = rest.next();
+        }
+        Followed { count, other, rest }
+    }
+}
+
+/// A run of frames, and the place of their payloads in the coalescer's memory.
+struct RunToBuffer<'a, 'f, I> {
+    run: Run<'a, 'f, I>,
+    to: &'a mut [u8],
+}
+
+impl<'f, I: Iterator<Item = &'f mut [u8]>> ManyCopies for RunToBuffer<'_, 'f, I> {
+    type Output = Followed<'f, I>;
+
+    #[inline(always)]
+    fn run(self, copy_and_sum: impl Fn(&[u8], &mut [u8]) -> Sum) -> Followed<'f, I> {
+        let Self { run, mut to } = self;
+        run.keep_each(|payload, sum| {
+            let Some((place, rest)) = std::mem::take(&mut to).split_at_mut_checked(payload.len()) else { return false };
+            to = rest;
+            count::copied(payload.len());
+            copy_and_sum(payload, place).plus(sum).is_right() // Bytes of a bad frame lie past the aggregate's end.
+        })
+    }
+}
+
+#[inline(always)]
+fn word_at(headers: &[u8], at: usize) -> Option<u16> {
+    headers.get(at..)?.first_chunk().map(|word| u16::from_be_bytes(*word))
+}
+
+impl Flow {
+    /// Returns what the next full-size frame must look like, the place of its payload in the memory of all buffers, and
+    /// the number of frames to which that applies. Returns `None` if the flow accepts no such frame, or if each frame
+    /// needs a look at the whole flow: the slot is vacant, the IPv4 ID's increment is unknown, or the payload is short.
+    #[inline]
+    pub(super) fn expected(&self) -> Option<(Expected, usize, usize)> {
+        let size = usize::from(self.size);
+        if self.segments < 2 || !is_for_kernel(size) {
+            return None;
+        }
+        let tail = usize::from(self.shape.payload_start) + usize::from(self.segments) * size;
+        let fitting = self.len_max.saturating_sub(tail) / size;
+        // The last possible frame completes the aggregate.
+        let frames_max = fitting.min(usize::from(self.segments_max.saturating_sub(self.segments + 1)));
+        let expected = Expected {
+            shape: self.shape,
+            sums: self.sums,
+            seq: self.seq.wrapping_add(u32::from(self.segments) * self.seq_step),
+            seq_step: self.seq_step,
+            id: self.id.wrapping_add(self.segments.wrapping_mul(self.id_step)),
+            id_step: self.id_step,
+            transport_len: self.size + (self.shape.payload_start - self.shape.transport_start),
+        };
+        Some((expected, self.buffer_start + tail, frames_max))
+    }
+}
