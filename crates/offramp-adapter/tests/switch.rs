@@ -811,6 +811,33 @@ fn a_port_that_is_removed_is_forgotten_and_its_number_is_free_again() {
 }
 
 #[test]
+fn a_port_replaces_a_removed_one_before_the_switch_has_dropped_that() {
+    let config = SwitchConfig { ports_max: 2, equal_shares: true, ..SwitchConfig::default() };
+    let mut bench = Bench::new(&config);
+    let security = PortSecurity { mac_addresses: vec![mac(1)], ..PortSecurity::default() };
+    let add = |bench: &Bench| {
+        let control = PortControl::secured(&AdapterConfig::default(), security.clone());
+        bench.switch.control().add_controlled(MemoryHost::default(), &control, &PortConfig::default())
+    };
+    let gone = add(&bench).unwrap();
+    bench.add(MemoryHost::default(), &PortConfig::default());
+    assert_eq!(add(&bench).unwrap_err(), SwitchError::Bound(mac(1)));
+    bench.switch.control().remove(&gone);
+    // The switch has run no batch since the removal.
+    let new = add(&bench).unwrap();
+    assert!(bench.switch.control().has(&gone));
+    assert_eq!(add(&bench).unwrap_err(), SwitchError::Bound(mac(1)));
+    assert_eq!(
+        bench.switch.control().add(MemoryHost::default(), &PortConfig::default()).unwrap_err(),
+        SwitchError::Ports(2)
+    );
+    bench.run();
+    assert!(!bench.switch.control().has(&gone));
+    bench.say(1, mac(2), mac(1));
+    assert_eq!(bench.host(new.index()).given.len(), 1);
+}
+
+#[test]
 fn ports_that_come_and_go_take_no_frame_and_no_station_of_others() {
     let config = SwitchConfig {
         equal_shares: true,

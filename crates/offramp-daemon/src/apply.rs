@@ -148,8 +148,8 @@ impl Daemon {
 
         let mut state = self.state();
         change_kept(&kept).map_err(|message| (RefusalCode::HostRefused, message))?;
-        // From here on, the change is made and cannot be undone. A later step fails only if a stalled switch has not yet
-        // dropped the port that a new port replaces.
+        // From here on, the change is made and cannot be undone. No later step can fail: even a stalled switch, which has
+        // not yet dropped a removed port, accepts its replacement.
         let ports = Arc::unwrap_or_clone(take(&mut state.ports));
         let (stay, gone) = ports.into_iter().partition(|port| places.contains_key(&*port.name));
         state.ports = Arc::new(stay);

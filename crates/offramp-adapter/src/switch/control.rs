@@ -225,12 +225,13 @@ impl<P> SwitchControl<P> {
     ) -> Result<Arc<SwitchPort>, SwitchError> {
         check_mtu(config.mtu)?;
         let mut registry = self.lock();
-        let taken = registry.ports.iter().flatten().count();
+        // The switch executes requests in order, so it drops a removed port before it adds this port.
+        let present = || registry.ports.iter().flatten().filter(|port| !port.removed.load(Relaxed));
+        let taken = present().count();
         if !self.config.learning && taken >= LINK_PORTS_MAX {
             return Err(SwitchError::LinkEnds);
         }
-        let bound = |port: &Arc<SwitchPort>| port.security().mac_addresses.clone();
-        let others: Vec<_> = registry.ports.iter().flatten().flat_map(bound).collect();
+        let others: Vec<_> = present().flat_map(|port| port.security().mac_addresses.clone()).collect();
         let is_taken = |mac: &&[u8; 6]| others.contains(mac) && !is_virtual_router(mac);
         if let Some(mac) = control.security().mac_addresses.iter().find(is_taken) {
             return Err(SwitchError::Bound(*mac));
