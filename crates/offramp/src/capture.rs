@@ -39,13 +39,13 @@ Examples:
   offramp capture vm0 -w vm0.pcapng --snaplen 96   only the headers: fewer packets are lost
   offramp capture vm0 -w ring -C 100MB -W 10       the last ten files of 100 MB: ring0 to ring9
   offramp capture vm0 --filter 'tcp port 80' | tcpdump -r -
-Packets are captured as the host sends or receives them: super-frames are whole. A packet's comment has its vnet header, and
-the reason of its loss. docs/control.md describes the format. A slow reader loses packets of the capture, which are counted;
-the port does not wait, and loses no frame. A line on standard error has the written and the lost packets: each second after
-a change, and at the end.
+Packets are captured as the host sends or receives them: super-frames are whole. A packet's comment has its vnet \
+header, and the reason of its loss. docs/control.md describes the format. A slow reader loses packets of the capture, \
+which are counted; the port does not wait, and loses no frame. A line on standard error has the written and the lost \
+packets: each second after a change, and at the end.
 
-Exit status: 0 stopped by SIGINT, SIGTERM or -c, or its reader has gone; 1 more packets were lost than --max-loss allows, the
-file cannot be written, or the port or the daemon is gone; 2 wrong options, refused, or no daemon answered.";
+Exit status: 0 stopped by SIGINT, SIGTERM or -c, or its reader has gone; 1 more packets were lost than --max-loss \
+allows, the file cannot be written, or the port or the daemon is gone; 2 wrong options, refused, or no daemon answered.";
 
 /// Capture the packets of a port of a running daemon as pcapng
 #[derive(clap::Args)]

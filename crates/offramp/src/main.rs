@@ -23,9 +23,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 /// The version with the commit, set by `build.rs` or by `tools/release`.
 const VERSION: &str = env!("OFFRAMP_VERSION");
 
+/// Maximum width of help, characters: of a wider terminal, help uses this many columns.
+const HELP_WIDTH_MAX: usize = 100;
+
 /// A network adapter in software for Linux, and an honest figure for the worth of each offload.
 #[derive(Parser)]
-#[command(version = VERSION, propagate_version = true, max_term_width = 100)]
+#[command(version = VERSION, propagate_version = true, max_term_width = HELP_WIDTH_MAX)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -8,10 +8,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 const NOTES: &str = "\
-Each line is one JSON object with the moment and the event; docs/control.md lists the events. The last event of a
+Each line is one JSON object with the moment and the event; docs/control.md lists the events. The last event of a \
 daemon is \"ended\". A client that does not read its events for 5 s is disconnected.
 
-Exit status: 0 the reader of its output has gone; 1 the daemon has ended, or has disconnected this client; 2 wrong options, refused, or no daemon answered.";
+Exit status: 0 the reader of its output has gone; 1 the daemon has ended, or has disconnected this client; \
+2 wrong options, refused, or no daemon answered.";
 
 /// The error message if the connection has ended, although the daemon still runs.
 const TOO_SLOW: &str = "the daemon has disconnected this client, which did not read an event for 5 s; read faster";

@@ -48,7 +48,7 @@ fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
     fs::write(directory.join(man.get_filename()), page(&man, command)?)
 }
 
-/// Renders a page as [`Man::render`] does, except that the examples keep their line breaks.
+/// Renders a page as [`Man::render`] does, except that the notes have a section of their own.
 fn page(man: &Man, command: &Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     man.render_title(&mut page)?;
@@ -62,12 +62,28 @@ fn page(man: &Man, command: &Command) -> io::Result<Vec<u8>> {
     if let Some(notes) = command.get_after_long_help().or(command.get_after_help()) {
         let notes = notes.to_string();
         let (title, lines) = notes.strip_prefix("Examples:\n").map_or(("NOTES", &*notes), |rest| ("EXAMPLES", rest));
-        page.extend(format!(".SH {title}\n.nf\n").bytes());
-        lines.lines().for_each(|line| page.extend(literal(line).bytes()));
-        page.extend(b".fi\n");
+        page.extend(format!(".SH {title}\n").bytes());
+        page.extend(filled(lines).bytes());
     }
     man.render_version_section(&mut page)?;
     Ok(page)
+}
+
+/// Returns the source of notes. Indented lines are examples and keep their line breaks; each other line is a paragraph
+/// that roff wraps.
+fn filled(notes: &str) -> String {
+    let (mut source, mut is_example) = (String::new(), false);
+    for line in notes.lines() {
+        let was_example = std::mem::replace(&mut is_example, line.starts_with(' '));
+        source.push_str(match (was_example, is_example) {
+            (false, true) => ".nf\n",
+            (true, false) => ".fi\n",
+            (false, false) => ".br\n",
+            (true, true) => "",
+        });
+        source.push_str(&literal(line));
+    }
+    source + if is_example { ".fi\n" } else { "" }
 }
 
 /// Returns a line that roff prints unchanged (groff(7)).
@@ -139,16 +155,51 @@ mod tests {
         };
         for path in [&["set"][..], &["port", "add"], &["capture"], &["sa"], &["completions"]] {
             let (page, command) = text(path);
-            let (_, notes) = page.split_once("\n.nf\n").unwrap();
-            let (notes, _) = notes.split_once("\n.fi\n").unwrap();
+            let notes = page.split_once("\n.SH EXAMPLES\n").or(page.split_once("\n.SH NOTES\n")).unwrap().1;
+            let (notes, _) = notes.split_once("\n.SH ").unwrap();
+            let (mut lines, mut is_example) = (Vec::new(), false);
+            for line in notes.lines() {
+                match line {
+                    ".nf" | ".fi" => is_example = line == ".nf",
+                    ".br" => assert!(!is_example, "{path:?}"),
+                    // These lines before the next section define its quotation marks.
+                    line if line.starts_with(".ie ") || line.starts_with(".el ") => {}
+                    line => {
+                        assert_eq!(line.starts_with(' '), is_example, "{path:?}: {line}");
+                        lines.push(line.replace("\\(aq", "'").replace("\\e", "\\"));
+                    }
+                }
+            }
             let help = command.get_after_help().unwrap().to_string();
-            let notes = notes.replace("\\(aq", "'").replace("\\e", "\\");
-            assert_eq!(notes, help.strip_prefix("Examples:\n").unwrap_or(&help), "{path:?}");
+            assert_eq!(lines.join("\n"), help.strip_prefix("Examples:\n").unwrap_or(&help), "{path:?}");
         }
         let (page, _) = text(&["show"]);
         assert!(page.contains(" [--interval <SECS>] ") && page.contains("[PORT|SWITCH]"), "{page}");
         let (page, _) = text(&["port", "add"]);
         assert!(page.contains("[--control <SOCKET>]") && page.contains(" <FILE>"), "{page}");
+    }
+
+    /// Calls `check` with a command and each of its subcommands.
+    fn each(command: &Command, check: &mut impl FnMut(&Command)) {
+        check(command);
+        command.get_subcommands().for_each(|one| each(one, check));
+    }
+
+    #[test]
+    fn only_clap_breaks_the_lines_of_help_and_examples_fit_its_width() {
+        let mut count = 0;
+        each(&crate::Cli::command(), &mut |command| {
+            let notes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in notes.lines().filter(|line| !line.is_empty()) {
+                count += 1;
+                if line.starts_with(' ') {
+                    assert!(line.chars().count() <= crate::HELP_WIDTH_MAX, "{}: {line}", command.get_name());
+                } else {
+                    assert!(line.ends_with(['.', ':', ')']), "{}: {line}", command.get_name());
+                }
+            }
+        });
+        assert!(count > 30, "{count} lines");
     }
 
     #[test]

@@ -29,10 +29,10 @@ Examples:
   offramp set vm0 limit off
   offramp set vm0 link off              as if its cable were unplugged: no frame passes
   offramp set vm0 link on
-Features: those of `offramp show`, ethtool's names, and the groups lso, tso, rsc, rx-gro, checksum, all. Moderation: off,
-net-dim, e1000, area, quiet-or-area, max_interrupts_per_second=N, rx_usecs=N. Limit: tx_ or rx_ with bits_per_second=N,
-frames_per_second=N, burst_bytes=N, burst_frames=N; an absent one is no limit. Numbers may have a unit: 100M, 64KiB, 10ms.
-docs/config.md has all keys.
+Features: those of `offramp show`, ethtool's names, and the groups lso, tso, rsc, rx-gro, checksum, all.
+Moderation: off, net-dim, e1000, area, quiet-or-area, max_interrupts_per_second=N, rx_usecs=N.
+Limit: tx_ or rx_ with bits_per_second=N, frames_per_second=N, burst_bytes=N, burst_frames=N; an absent one is no limit.
+Numbers may have a unit: 100M, 64KiB, 10ms. docs/config.md has all keys.
 A change loses no frame. While the link is off, every frame is lost and counted.
 
 Exit status: 0 changed; 2 wrong options, refused, or no daemon answered.";

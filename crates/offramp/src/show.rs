@@ -38,7 +38,7 @@ Examples:
   offramp show --watch             again each second, until Ctrl-C
   offramp show --json              one JSON object; docs/show.schema.json has its schema
 
-States: up; no guest; no driver (a guest is connected, its driver has not started); link off (by offramp set);
+States: up; no guest; no driver (a guest is connected, its driver has not started); link off (by offramp set); \
 stalled (its thread makes no progress); gone (the interface was deleted).
 
 Exit status: 0 shown; 2 wrong options, or no daemon answered.";

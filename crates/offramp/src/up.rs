@@ -13,12 +13,13 @@ use std::process::ExitCode;
 const NOTES: &str = "\
 Examples:
   offramp up vm.toml
-  offramp up --tap ofr0=198.18.0.1/24 --vhost-user /tmp/vm0.sock            one switch, without a file
+  offramp up --tap ofr0=198.18.0.1/24 --vhost-user /tmp/vm0.sock   one switch, without a file
   offramp up --tap ofr0=198.18.0.1/24 --vhost-user /tmp/vm0.sock --print-config > vm.toml
 A line \"offramp: ready: …\" on standard output says that guests can connect and every address is set.
 Signals: SIGTERM and SIGINT end it, when every frame it took has gone out; SIGHUP reads the file again.
 The file is described in docs/config.md; examples/two-taps.toml begins with how to run it.
-Sockets of guests may come from a service manager (LISTEN_FDS), each named after its port: docs/deployment.md.
+Sockets of guests may come from a service manager (LISTEN_FDS), each named after its port: \
+docs/deployment.md.
 
 Exit status: 0 ended by a signal; 1 ended with frames left; 2 wrong options or file, or nothing began.";
 

@@ -30,11 +30,11 @@ const STOLEN_SHARE_TOLD: f64 = 0.02;
 
 const EXAMPLES: &str = "\
 Examples:
-  offramp calibrate                                                    in four minutes
-  offramp model run this-host --workload ttcp --set adapter.lso=off    then the model knows this machine
+  offramp calibrate                                                   in four minutes
+  offramp model run this-host --workload ttcp --set adapter.lso=off   then the model knows the host
   offramp model run this-host --workload ttcp-receive --set adapter.coalesce=off
 
-Exit status: 0 measured and written, whatever the predictions are worth; 1 a measurement failed; 2 wrong options, or
+Exit status: 0 measured and written, whatever the predictions are worth; 1 a measurement failed; 2 wrong options, or \
 nothing began; 130 stopped.";
 
 /// Measure this machine's cost of copies, checksums, frames and large sends. Write them as a host of the model, and

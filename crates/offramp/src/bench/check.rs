@@ -30,22 +30,23 @@ use worth::WorthConfig;
 
 const EXAMPLES: &str = "\
 Examples:
-  offramp check --pair eth0 eth1                  two interfaces of this machine with a cable between them
-  offramp check --pair va blue/vb                 the second one in the network namespace blue of `ip netns`
+  offramp check --pair eth0 eth1                  two interfaces here with a cable between them
+  offramp check --pair va blue/vb                 the second one in the namespace blue (`ip netns`)
   offramp check --pair va vb --quick              a few cases of each kind
   offramp check --pair va vb --only tso4,rx-gro   two offloads
   offramp check --serve eth1                      the other end of a cable, on another machine
   offramp check --device eth0 --peer 10.0.0.2     this end, against that server
   offramp check --self a b                        two ports of a running daemon
-  offramp check --guest-kernel vmlinuz            a kernel's virtio-net driver, in QEMU against a TAP
+  offramp check --guest-kernel vmlinuz            a kernel's virtio-net driver in QEMU, with a TAP
   offramp check --pair va vb --worth 10.0.0.2     also the worth of each right offload of va
   offramp check --list                            all offloads and cases
 
-The check switches both interfaces by ethtool's kernel interface, and restores every setting. After a crash
-`offramp lab --restore` or the next check of the interface restores them. Frames have addresses from 198.18.0.0/15 and
+The check switches both interfaces by ethtool's kernel interface, and restores every setting. After a crash \
+`offramp lab --restore` or the next check of the interface restores them. Frames have addresses from 198.18.0.0/15 and \
 fd00::/8 and an unused Ethernet address: other traffic can go on.
 
-Exit status: 0 all right; 1 at least one offload is wrong, or too much is lost; 2 not checked, or not tested in part; 130 stopped.";
+Exit status: 0 all right; 1 at least one offload is wrong, or too much is lost; 2 not checked, or not tested in part; \
+130 stopped.";
 
 /// Check each offload of an interface for correctness: send known frames, and compare the received ones to the byte
 #[derive(clap::Args)]

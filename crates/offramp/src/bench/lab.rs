@@ -56,12 +56,12 @@ Examples:
   offramp lab --only moderation                every rule of interrupt moderation under four loads
   offramp lab --file mine.toml                 an experiment of your own
   offramp lab --rate 1G --mtu 9000             on a slower line, with jumbo frames
-  offramp lab --port vhost-user                with a Linux guest as one host, behind a vhost-user port
-  offramp lab --device eth0 --peer 10.0.0.2    on an adapter that exists; `offramp ttcp --serve` runs there
-  offramp lab --restore eth0                   put an adapter's settings back after a crash; without a name, all
+  offramp lab --port vhost-user                with a Linux guest behind a vhost-user port
+  offramp lab --device eth0 --peer 10.0.0.2    on a real adapter; `offramp ttcp --serve` at the peer
+  offramp lab --restore eth0                   restore settings after a crash; without a name, all
 
-Exit status: 0 measured; 1 a measurement failed; 2 wrong options, or nothing began; 130 stopped. After a failure or a stop,
-the page and the object of --json have all finished experiments.";
+Exit status: 0 measured; 1 a measurement failed; 2 wrong options, or nothing began; 130 stopped. After a failure or a \
+stop, the page and the object of --json have all finished experiments.";
 
 /// Measure the worth of each offload, with real TCP through two adapters on this machine.
 #[derive(clap::Args)]

@@ -31,7 +31,7 @@ Examples:
   offramp ttcp --serve                                 on one host, then on another:
   offramp ttcp --to 10.0.0.2                           one stream for 10 seconds
   offramp ttcp --to 10.0.0.2 --streams 4 --direction both --interval 1
-  offramp ttcp --to 10.0.0.2 --rr                      64-byte ping-pong, with its latency distribution
+  offramp ttcp --to 10.0.0.2 --rr                      64-byte ping-pong, and its latencies
   offramp ttcp --to 10.0.0.2 --transaction --response-bytes 32K --work-usecs 50
   offramp ttcp --to 10.0.0.2 --requests --burst 32 --every-usecs 2000
   offramp ttcp --to 10.0.0.2 --mixed --per-second 5000 --rate 500M
@@ -39,7 +39,7 @@ Examples:
   offramp ttcp --to 10.0.0.2 --udp --datagram-bytes 1472 --gso-segments 44 --gro --rate 2G
 
 Sizes take K, M, G (times 1024); rates take k, M, G (times 1000).
-With --json each line of output is one object: connected, start, interval, end, report. The measured
+With --json each line of output is one object: connected, start, interval, end, report. The measured \
 window lies between start and end. The throughput is the receiver's.
 Exit status: 0 measured; 1 cut off or incomplete; 2 wrong options, or no test began.";
 
