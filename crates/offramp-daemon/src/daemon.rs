@@ -19,7 +19,12 @@ use offramp_ports::capture::Capture;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Maximum time to wait for the end of another client's capture, and the time between two attempts.
+const CAPTURE_END_TIME_MAX: Duration = Duration::from_secs(2);
+const CAPTURE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The running ports and switches of a configuration. Dropping the daemon ends the ports and switches; [`Daemon::stop`]
 /// sends queued frames first.
@@ -287,16 +292,24 @@ impl State {
 }
 
 impl Handler for Daemon {
+    /// Waits if another client captures the port: that client may have died, and its capture is about to end.
     fn capture(&self, port: &str, snaplen: u32, buffer_bytes: u64) -> Result<Capture, Answer> {
-        let state = self.state();
-        let captured = state.port(port)?;
-        let started = captured.capture.start(snaplen as usize, buffer_bytes as usize);
-        captured.wake();
-        started.ok_or_else(|| {
-            let message =
-                format!("port \"{port}\" is captured already, which one client at a time can do; stop that first");
-            Answer::refuse(RefusalCode::Busy, message)
-        })
+        let until = Instant::now() + CAPTURE_END_TIME_MAX;
+        loop {
+            let state = self.state();
+            let captured = state.port(port)?;
+            if let Some(started) = captured.capture.start(snaplen as usize, buffer_bytes as usize) {
+                captured.wake();
+                return Ok(started);
+            }
+            drop(state);
+            if Instant::now() >= until {
+                let message =
+                    format!("port \"{port}\" is captured already, which one client at a time can do; stop that first");
+                return Err(Answer::refuse(RefusalCode::Busy, message));
+            }
+            thread::sleep(CAPTURE_CHECK_INTERVAL);
+        }
     }
 
     fn events(&self) -> Receiver<Event> {

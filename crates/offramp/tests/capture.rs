@@ -124,6 +124,20 @@ fn a_capture_has_every_packet_of_the_host_with_its_vnet_header_on_a_cable_and_a_
 }
 
 #[test]
+fn a_capture_follows_at_once_on_one_whose_client_was_killed() {
+    let bed = Bed::start("capture-killed", "");
+    let file = bed.file().with_file_name("b.pcapng");
+    for _ in 0..3 {
+        let mut killed = capture(&bed, "b", &file, &[]);
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        fs::remove_file(&file).unwrap();
+        stop(capture(&bed, "b", &file, &[]));
+        fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
 fn a_filter_leaves_the_packets_that_match_and_what_is_said_of_them() {
     if Command::new("tcpdump").arg("--version").output().is_err() {
         assert!(std::env::var_os("CI").is_none(), "this test needs tcpdump, and CI skips nothing");
