@@ -1,7 +1,7 @@
 //! Answers to typical slips on the command line: the line that was probably meant.
 
 use clap::error::{ContextKind, ContextValue};
-use offramp_offload::names::nearest;
+use offramp_offload::names::{nearest, offloads};
 
 /// Words that other programs use for a command of offramp.
 const OTHER_WORDS: [(&str, &[&str]); 5] = [
@@ -11,6 +11,9 @@ const OTHER_WORDS: [(&str, &[&str]); 5] = [
     ("check", &["test", "verify"]),
     ("lab", &["bench", "benchmark", "measure"]),
 ];
+
+/// The options of `up` that replace its file.
+const WITHOUT_FILE: [&str; 2] = ["--tap", "--vhost-user"];
 
 /// Adds the intended command line to an error of the command line parser, and drops the parser's suggestions that are
 /// not similar to the given word.
@@ -33,11 +36,36 @@ pub fn explained(mut error: clap::Error, words: &[String]) -> clap::Error {
             error.insert(suggested, ContextValue::String(near));
         }
     }
-    if let Some(line) = meant(words) {
-        let tip = ContextValue::StyledStrs(vec![format!("did you mean: offramp {line}").into()]);
-        error.insert(ContextKind::Suggested, tip);
+    let tip = remedy(words).or_else(|| meant(words).map(|line| format!("did you mean: offramp {line}")));
+    if let Some(tip) = tip {
+        // The parser's usage line has the suggested option.
+        if error.remove(ContextKind::SuggestedArg).is_some() {
+            error.remove(ContextKind::Usage);
+        }
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
+}
+
+/// Returns the remedy for a slip that no other line of offramp replaces.
+fn remedy(words: &[String]) -> Option<String> {
+    let (command, rest) = words.split_first()?;
+    let control = rest.iter().enumerate().find_map(|(at, word)| match word.strip_prefix("--control")? {
+        "" => Some(rest.get(at + 1).map_or("PATH", String::as_str)),
+        path => path.strip_prefix('='),
+    });
+    let is_other = |word: &String| word.starts_with("--") && !WITHOUT_FILE.iter().any(|own| word.starts_with(own));
+    match command.as_str() {
+        "up" => match control {
+            Some(path) => Some(format!("write into the daemon's file, at its top: daemon.control = \"{path}\"")),
+            None => rest
+                .iter()
+                .all(is_other)
+                .then(|| "without a file: offramp up --tap NAME=ADDRESS/BITS --vhost-user SOCKET".to_owned()),
+        },
+        "stop" | "down" | "quit" | "kill" => Some("a signal ends the daemon: kill $(pidof offramp)".to_owned()),
+        _ => None,
+    }
 }
 
 /// Returns the intended words after `offramp`, if the given words are a known slip.
@@ -46,6 +74,14 @@ fn meant(words: &[String]) -> Option<String> {
     let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
     let bare = rest.iter().take_while(|word| !word.starts_with('-')).copied().collect::<Vec<_>>();
     let options = &rest[bare.len()..];
+    let is_offload =
+        |word: &&str| word.strip_prefix("--").is_some_and(|name| name != "all" && offloads(name).is_some());
+    if command == "lab" && options.iter().any(is_offload) {
+        let (named, others): (Vec<&str>, Vec<&str>) = options.iter().copied().partition(is_offload);
+        let named = named.into_iter().map(|word| word.trim_start_matches('-'));
+        let only = bare.iter().copied().chain(named).collect::<Vec<_>>().join(",");
+        return Some([&["lab", "--only", only.as_str()][..], &others].concat().join(" "));
+    }
     let line = match (command.as_str(), bare.as_slice()) {
         ("check", [a, b]) => format!("check --pair {a} {b}"),
         ("check", [a]) => format!("check --pair {a} OTHER-END"),
@@ -78,6 +114,8 @@ mod tests {
             ("check eth0", "check --pair eth0 OTHER-END"),
             ("lab lso", "lab --only lso"),
             ("lab lso rsc --repeats 9", "lab --only lso,rsc --repeats 9"),
+            ("lab --lso", "lab --only lso"),
+            ("lab --repeats 9 --lso --rsc", "lab --only lso,rsc --repeats 9"),
             ("capture vm0 a.pcapng -c 5", "capture vm0 -w a.pcapng -c 5"),
             ("set vm0 lso", "set vm0 lso off"),
             ("ttcp 10.0.0.2", "ttcp --to 10.0.0.2"),
@@ -86,8 +124,25 @@ mod tests {
         ] {
             assert_eq!(meant_by(line).as_deref(), Some(meant), "{line}");
         }
-        for line in ["check --pair va", "show", "frobnicate", "lab --onyl lso", "set vm0"] {
+        for line in ["check --pair va", "show", "frobnicate", "lab --onyl lso", "lab --repeets 9", "set vm0"] {
             assert_eq!(meant_by(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_slip_without_such_a_line_has_its_remedy() {
+        let remedy = |line: &str| remedy(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for (line, part) in [
+            ("up vm.toml --control /run/x.sock", "at its top: daemon.control = \"/run/x.sock\""),
+            ("up --control=/run/x.sock", "daemon.control = \"/run/x.sock\""),
+            ("up", "without a file: offramp up --tap NAME=ADDRESS/BITS --vhost-user SOCKET"),
+            ("up --detach", "--vhost-user SOCKET"),
+            ("stop", "kill $(pidof offramp)"),
+        ] {
+            assert!(remedy(line).is_some_and(|remedy| remedy.contains(part)), "{line}");
+        }
+        for line in ["up a.toml b.toml", "up --tap", "up --tap=a --dettach", "show --control"] {
+            assert_eq!(remedy(line), None, "{line}");
         }
     }
 }
