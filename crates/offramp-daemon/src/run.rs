@@ -85,20 +85,28 @@ pub struct GuestSockets {
 pub enum Input {
     /// A file. The process reads it again at SIGHUP.
     File(PathBuf),
-    /// The text of a file, written by a program.
+    /// The text of a file, made from options of the command line.
     Text {
-        /// The name of the text in error messages.
-        name: &'static str,
         /// The text.
         toml: String,
     },
+        /// The first line of each part of the text, and the option from which the part was made, in order. Errors name
+        /// the option instead of the line.
+        origins: Vec<(usize, String)>,
 }
 
 impl Input {
     fn load(&self) -> Result<Config, ConfigError> {
         match self {
             Self::File(file) => Config::load(file),
-            Self::Text { name, toml } => Config::parse(Path::new(name), toml),
+            Self::Text { toml, origins } => Config::parse(Path::new(""), toml).map_err(|error| match error {
+                ConfigError::Wrong { line, message, .. } => {
+                    let origin = origins.iter().rev().find(|(first, _)| *first <= line);
+                    let option = origin.map_or("the options".to_owned(), |(_, option)| option.clone());
+                    ConfigError::Option { option, message }
+                }
+                error => error,
+            }),
         }
     }
 

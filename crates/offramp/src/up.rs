@@ -7,7 +7,7 @@ use crate::exit::{FAILED, SETUP, fail, print};
 use offramp_daemon::{GuestSockets, Input, Process, check};
 use simple::Simple;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const NOTES: &str = "\
@@ -22,6 +22,11 @@ Sockets of guests may come from a service manager (LISTEN_FDS), each named after
 docs/deployment.md.
 
 Exit status: 0 ended by a signal; 1 ended with frames left; 2 wrong options or file, or nothing began.";
+
+/// The file to begin with, as the package installs it.
+const EXAMPLE: &str = "/usr/share/doc/offramp/examples/vm.toml";
+/// The options for a start without a file, as in [`NOTES`].
+const WITHOUT_FILE: &str = "offramp up --tap ofr0=198.18.0.1/24 --vhost-user /tmp/vm0.sock";
 
 /// The backend's capabilities, as specified in QEMU's `docs/interop/vhost-user.json`.
 const CAPABILITIES: &str = "{\"type\":\"net\"}";
@@ -63,14 +68,23 @@ pub fn run(args: &Args) -> ExitCode {
     }
     match up(args) {
         Ok(status) => status,
-        Err(error) => fail(format!("up: {error}"), SETUP),
+        Err(error) => fail(format!("up: {error}{}", args.file.as_deref().map_or(String::new(), missing_file)), SETUP),
+    }
+}
+
+/// Returns the remedy for a missing file; empty if the file exists.
+fn missing_file(file: &Path) -> String {
+    match file.try_exists() {
+        Ok(false) if Path::new(EXAMPLE).exists() => format!("; copy {EXAMPLE}, or without a file: {WITHOUT_FILE}"),
+        Ok(false) => format!("; begin with the source's examples/vm.toml, or without a file: {WITHOUT_FILE}"),
+        _ => String::new(),
     }
 }
 
 fn up(args: &Args) -> Result<ExitCode, String> {
     let input = match &args.file {
         Some(file) => Input::File(file.clone()),
-        None => Input::Text { name: simple::NAME, toml: args.simple.file()? },
+        None => args.simple.file()?,
     };
     if let (Input::Text { toml, .. }, true) = (&input, args.simple.print_config) {
         print(toml);
@@ -79,8 +93,12 @@ fn up(args: &Args) -> Result<ExitCode, String> {
     let sockets = GuestSockets { fd: args.fd, path: args.socket_path.clone() };
     if args.check {
         let (ports, missing) = check(&input, &sockets).map_err(|error| error.to_string())?;
-        let name = args.file.as_ref().map_or(simple::NAME.to_owned(), |file| file.display().to_string());
-        let verdict = if missing.is_empty() { "nothing wrong" } else { "the file is right, but cannot start here now" };
+        let (name, right) = match &args.file {
+            Some(file) => (file.display().to_string(), "the file is right"),
+            None => ("the options".to_owned(), "they are right"),
+        };
+        let verdict =
+            if missing.is_empty() { "nothing wrong".to_owned() } else { format!("{right}, but cannot start here now") };
         let noun = if ports == 1 { "port" } else { "ports" };
         print(format_args!("{name}: {ports} {noun}, {verdict}\n"));
         for missing in &missing {

@@ -283,11 +283,11 @@ fn taps_and_guests_of_the_command_line_make_one_switch_without_a_file() {
     assert!(shown.status.success(), "{}", text(&shown));
     assert_eq!(daemon.stop(), Some(0));
     let wrong = place.command(USER + 6, None, &["up", "--tap", "interface-of-16b"]).output().unwrap();
-    refused(&wrong, &["up: --print-config:", "is no interface name"]);
+    refused(&wrong, &["up: --tap interface-of-16b: port.host.tap \"interface-of-16b\" is no interface name"]);
     let twice = ["up", "--tap", "a=198.18.0.1/24", "--tap", "b=198.18.0.1/24"];
     refused(
         &place.command(USER + 6, None, &twice).output().unwrap(),
-        &["the address 198.18.0.1 is that of port \"a\""],
+        &["up: --tap b=198.18.0.1/24: port \"b\": the address 198.18.0.1 is that of port \"a\""],
     );
 }
 
@@ -300,6 +300,8 @@ fn pasta_recipe() -> String {
     commands.split_once("```").unwrap().0.to_owned()
 }
 
+    let missing = place.command(USER + 6, None, &["up", "/no/vm.toml"]).output().unwrap();
+    refused(&missing, &["up: /no/vm.toml: cannot be read", "examples/vm.toml, or without a file: offramp up --tap "]);
 #[test]
 fn the_recipe_for_the_hosts_network_with_pasta_works_for_a_plain_user() {
     let lacks = |program: &&str| Command::new(program).arg("--version").output().is_err();

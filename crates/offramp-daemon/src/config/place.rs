@@ -28,6 +28,14 @@ pub enum ConfigError {
         /// The error in this line, and the remedy.
         message: String,
     },
+    /// An option of the command line has an invalid value.
+    #[error("{option}: {message}")]
+    Option {
+        /// The option.
+        option: String,
+        /// The error, and the remedy.
+        message: String,
+    },
 }
 
 /// A file and its text, from which the line of an error is computed.

@@ -1,13 +1,12 @@
 //! The configuration that `offramp up` generates if no file is given: one switch with a port for each `--tap` and
 //! `--vhost-user`.
 
+use offramp_daemon::Input;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use toml::Value;
 
-/// The name of the generated file in error messages: the option for printing the file.
-pub const NAME: &str = "--print-config";
 /// The name of the switch.
 const SWITCH: &str = "lan";
 /// Maximum length of a port's name, bytes.
@@ -28,18 +27,22 @@ pub struct Simple {
 }
 
 impl Simple {
-    /// Returns the text of the file. The ports are named after their interfaces and socket files.
+    /// Returns the text of the file, and the option from which each port was made. The ports are named after their
+    /// interfaces and socket files.
     ///
     /// # Errors
     /// Fails if the current directory is unknown, or a path is not UTF-8.
-    pub fn file(&self) -> Result<String, String> {
-        let mut names = BTreeSet::new();
+    pub fn file(&self) -> Result<Input, String> {
+        let (mut names, mut origins) = (BTreeSet::new(), Vec::new());
+        // The line of a port's table, after an empty line.
+        let line_after = |text: &str| text.lines().count() + 2;
         let mut text = format!("[[switch]]\nname = \"{SWITCH}\"\n");
         for tap in &self.tap {
             let (interface, addresses) = match tap.split_once('=') {
                 Some((interface, addresses)) => (interface, addresses.split(',').map(Value::from).collect()),
                 None => (tap.as_str(), Vec::new()),
             };
+            origins.push((line_after(&text), format!("--tap {tap}")));
             add_port(&mut text, &unique(interface, &mut names), "host.tap", interface);
             if !addresses.is_empty() {
                 // Writing to a string cannot fail.
@@ -47,13 +50,16 @@ impl Simple {
             }
         }
         for socket in &self.vhost_user {
-            let wrong = |cause: &str| format!("--vhost-user {}: {cause}", socket.display());
+            let option = format!("--vhost-user {}", socket.display());
+            let wrong = |cause: &str| format!("{option}: {cause}");
             let path = std::path::absolute(socket).map_err(|error| wrong(&error.to_string()))?;
             let path = path.to_str().ok_or_else(|| wrong("the path is not UTF-8"))?;
             let stem = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-            add_port(&mut text, &unique(stem, &mut names), "host.vhost_user", path);
+            let name = unique(stem, &mut names);
+            origins.push((line_after(&text), option));
+            add_port(&mut text, &name, "host.vhost_user", path);
         }
-        Ok(text)
+        Ok(Input::Text { toml: text, origins })
     }
 }
 
@@ -116,7 +122,14 @@ name = \"vm0-2\"
 wire.switch = \"lan\"
 host.vhost_user = \"/run/vm0.sock\"
 ";
-        assert_eq!(simple.file().unwrap(), expected);
+        let Input::Text { toml, origins } = simple.file().unwrap() else { panic!("a text") };
+        assert_eq!(toml, expected);
+        for (line, option) in origins {
+            let (_, value) = option.split_once(' ').unwrap();
+            let table: Vec<&str> = expected.lines().skip(line - 1).take(4).collect();
+            assert_eq!(table[0], "[[port]]", "{option}");
+            assert!(value.starts_with(table[3].split('"').nth(1).unwrap()), "{option} {table:?}");
+        }
     }
 
     #[test]
