@@ -185,8 +185,7 @@ impl Daemon {
         Arc::make_mut(&mut state.ports).sort_by_cached_key(|port| places.get(&*port.name));
         state.config.ports.sort_by_cached_key(|port| places.get(&*port.name));
         state.switches.iter().for_each(|switch| switch.place(&state.config.ports));
-        let mismatches = added.iter().filter_map(|port| state.config.mtu_mismatch(port));
-        mismatches.for_each(|mismatch| log!("offramp: {mismatch}"));
+        state.config.warnings(&added).for_each(|warning| log!("offramp: {warning}"));
         difference.added.ports = added.into_iter().map(|port| port.name).collect();
         difference.added.switches = new_switches.into_iter().map(|switch| switch.name).collect();
         Ok(difference)

@@ -245,8 +245,7 @@ fn begin(input: &Input, sockets: &GuestSockets) -> Result<Process, Cause> {
     directory::is_private(config.daemon.directory())?;
     config.daemon.sockets().try_for_each(|(key, path)| socket::check_free(key, path))?;
     let devices = build::open_devices(&config)?;
-    let mismatches = config.ports.iter().filter_map(|port| config.mtu_mismatch(port));
-    mismatches.for_each(|mismatch| log!("offramp: {mismatch}"));
+    config.warnings(&config.ports).for_each(|warning| log!("offramp: {warning}"));
     let made = make_control_directory(&config.daemon, &identity)?;
     if let Some(directory) = &config.daemon.state_directory {
         identity.make_directory(directory, PRIVATE_DIRECTORY_MODE)?;

@@ -4,12 +4,14 @@
 use super::check::Check;
 use super::place::ConfigError;
 use super::share::last;
-use super::types::PortConfig;
+use super::types::{Config, PortConfig};
 use crate::kind::WireConfig;
 use crate::schema::file;
 use crate::schema::ipsec::prefix;
 use offramp_adapter::port_security::{PortSecurity, is_virtual_router};
 use offramp_adapter::vlan::{PortVlans, VIDS};
+use offramp_offload::esp::Prefix;
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use toml::{Spanned, Value};
 
@@ -57,33 +59,62 @@ impl Check<'_> {
         }
     }
 
-    /// Refuses an address shared by two ports of a switch, except the address of a virtual router: the switch binds an
-    /// address to one port.
+    /// Refuses an Ethernet address shared by two ports of a switch, except the address of a virtual router: the switch
+    /// binds an address to one port.
     pub(super) fn ports_share_no_address(
         &self,
         ports: &[PortConfig],
         written: &[Spanned<file::Port>],
     ) -> Result<(), ConfigError> {
         for (at, (port, written)) in last(ports, written) {
-            let on_same_switch = |other: &&PortConfig| {
-                matches!(port.wire, WireConfig::Switch(_)) && other.wire == port.wire && shares_address(port, other)
+            let shared = |other: &PortConfig| {
+                let bound = |mac: &&[u8; 6]| !is_virtual_router(mac) && other.security.mac_addresses.contains(*mac);
+                let own = are_on_one_switch(port, other).then_some(&port.security.mac_addresses)?;
+                own.iter().find(bound).map(|mac| (*mac, other.name.clone()))
             };
-            if let Some(other) = ports[..at].iter().find(on_same_switch) {
-                let (name, other) = (&port.name, &other.name);
+            if let Some((mac, other)) = ports[..at].iter().find_map(shared) {
+                let (key, place) = match &written.as_ref().mac_addresses {
+                    Some(listed) => ("mac_addresses", listed.span()),
+                    None => ("host.mac", written.as_ref().host.as_ref().map_or(written.span(), Spanned::span)),
+                };
+                let (name, mac) = (&port.name, mac.map(|octet| format!("{octet:02x}")).join(":"));
                 let message = format!(
-                    "port \"{name}\": mac_addresses: port \"{other}\" of the same switch has one of them; \
-                     bind an address to one port"
+                    "port \"{name}\": {key}: port \"{other}\" of the same switch has the address {mac}, too; give each \
+                     host its own"
                 );
-                return Err(self.0.wrong(written.span(), message));
+                return Err(self.0.wrong(place, message));
             }
         }
         Ok(())
     }
 }
 
-fn shares_address(port: &PortConfig, other: &PortConfig) -> bool {
-    let bound = |mac| !is_virtual_router(mac) && other.security.mac_addresses.contains(mac);
-    port.security.mac_addresses.iter().any(bound)
+fn are_on_one_switch(port: &PortConfig, other: &PortConfig) -> bool {
+    matches!(port.wire, WireConfig::Switch(_)) && other.wire == port.wire
+}
+
+impl Config {
+    /// Returns a message if another port of the switch, in the same VLAN, lists an IP address of this port. The routers
+    /// of a VRRP group share the address of their virtual router. For two ports in `names`, only the later name returns
+    /// the message.
+    pub(super) fn shared_ip_address(&self, port: &PortConfig, names: &HashSet<&str>) -> Option<String> {
+        let shared = |other: &PortConfig| {
+            let is_first = names.contains(&*other.name) && other.name >= port.name;
+            let (own, others) = (&port.security, &other.security);
+            let is_group = |mac| is_virtual_router(mac) && others.mac_addresses.contains(mac);
+            let is_shared = |ip: &&Prefix| **ip == Prefix::of(ip.address()) && others.ip_addresses.contains(*ip);
+            let ip = own.ip_addresses.iter().find(is_shared)?;
+            let is_apart = own.vlans.untagged() != others.vlans.untagged() || !are_on_one_switch(port, other);
+            let is_right = is_first || is_apart || own.mac_addresses.iter().any(is_group);
+            (!is_right).then(|| (ip.address(), other.name.clone()))
+        };
+        let (ip, other) = self.ports.iter().find_map(shared)?;
+        Some(format!(
+            "port \"{}\": ip_addresses: port \"{other}\" of the same switch has {ip}, too; list it at one port, unless \
+             one host takes it over from the other",
+            port.name
+        ))
+    }
 }
 
 /// Parses a VLAN number, or a range of VLAN numbers in a string.

@@ -669,12 +669,44 @@ fn wrong_addresses_and_an_isolated_port_without_a_switch_are_refused() {
     for shared in ["00:00:5e:00:01:07", "00:00:5e:00:02:07"] {
         assert_eq!(parse(&twice.replace("02:00:00:00:00:01", shared)).unwrap().ports.len(), 2);
     }
-    refused(&twice, 7, "port \"b\": mac_addresses: port \"a\" of the same switch has one of them");
+    let same = "of the same switch has the address 02:00:00:00:00:01, too; give each host its own";
+    refused(&twice, 12, &format!("port \"b\": mac_addresses: port \"a\" {same}"));
+    let own = |name: &str| {
+        format!(
+            "[[port]]\nname = \"{name}\"\nwire.switch = \"s\"\nhost = {{ vhost_user = \"/run/{name}\", \
+             mac = \"02:00:00:00:00:01\" }}\n"
+        )
+    };
+    refused(&format!("{}{}{switch}", own("a"), own("b")), 8, &format!("port \"b\": host.mac: port \"a\" {same}"));
     refused(
         "[[port]]\nname = \"a\"\n[[switch]]\nname = \"s\"\nunknown_unicast = \"dorp\"\n",
         5,
         "did you mean \"drop\"",
     );
+}
+
+#[test]
+fn an_ip_address_of_two_ports_in_one_vlan_is_a_warning_unless_they_share_a_virtual_router() {
+    let warnings = |a: &str, b: &str| {
+        let port = |name: &str, keys: &str| {
+            format!("[[port]]\nname = \"{name}\"\nhost.vhost_user = \"/run/{name}\"\nwire.switch = \"s\"\n{keys}\n")
+        };
+        let text = format!("{}{}[[switch]]\nname = \"s\"\n", port("a", a), port("b", b));
+        let config = parse(&text).unwrap();
+        config.warnings(&config.ports).collect::<Vec<_>>()
+    };
+    let ip = "ip_addresses = [\"192.0.2.0/24\", \"192.0.2.10\", \"2001:db8::/64\"]";
+    assert_eq!(
+        warnings(ip, ip),
+        [
+            "port \"b\": ip_addresses: port \"a\" of the same switch has 192.0.2.10, too; list it at one port, unless one \
+          host takes it over from the other"
+        ]
+    );
+    assert_eq!(warnings(ip, "ip_addresses = [\"192.0.2.0/24\", \"192.0.2.11\"]").len(), 0);
+    assert_eq!(warnings(&format!("{ip}\nvlan = 10"), &format!("{ip}\nvlan = 11")).len(), 0);
+    let router = format!("{ip}\nmac_addresses = [\"00:00:5e:00:01:07\"]");
+    assert_eq!(warnings(&router, &router).len(), 0);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::schema::file::{self, Key};
 use crate::schema::unit::Amount;
 use crate::schema::unknown;
 use offramp_adapter::cable::RATE_BPS;
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
@@ -61,9 +62,16 @@ impl Config {
         self.ports.iter().filter(|other| other.is_on(switch)).min_by_key(|other| other.mtu)
     }
 
+    /// Returns warnings about `ports`, which are ports of this configuration.
+    pub(crate) fn warnings(&self, ports: &[PortConfig]) -> impl Iterator<Item = String> {
+        let names: HashSet<&str> = ports.iter().map(|port| &*port.name).collect();
+        let of_port = move |port| [self.mtu_mismatch(port), self.shared_ip_address(port, &names)];
+        ports.iter().flat_map(of_port).flatten()
+    }
+
     /// Returns a message if the port has a larger MTU than another port of its switch. On a cable, unequal MTUs are
     /// refused. The MTU of an interface is checked when the interface is opened.
-    pub(crate) fn mtu_mismatch(&self, port: &PortConfig) -> Option<String> {
+    fn mtu_mismatch(&self, port: &PortConfig) -> Option<String> {
         let least = self.least_mtu_on_switch(port).filter(|least| least.mtu < port.mtu)?;
         Some(format!(
             "port \"{}\": mtu {} exceeds the {} of port \"{}\" on the same switch; make them equal, or longer frames are \
