@@ -115,6 +115,11 @@ impl Given {
         }
     }
 
+    /// Returns whether a socket was passed for a port, and not yet taken by [`Given::listener`].
+    pub fn has(&self, port: &str) -> bool {
+        lock(&self.listeners).contains_key(port)
+    }
+
     /// Returns the socket passed for a port. A second call returns `None`.
     pub fn listener(&self, port: &str) -> Option<UnixListener> {
         lock(&self.listeners).remove(port)

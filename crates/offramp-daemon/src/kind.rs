@@ -58,8 +58,8 @@ macro_rules! hosts {
 
         impl HostConfig {
             /// Returns the reason why the host cannot be opened, as [`PortKind::missing`] does.
-            pub fn missing(&self) -> Option<String> {
-                match self { $(Self::$kind(config) => config.missing(),)* }
+            pub fn missing(&self, is_running: bool) -> Option<String> {
+                match self { $(Self::$kind(config) => config.missing(is_running),)* }
             }
         }
 

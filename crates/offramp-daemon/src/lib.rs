@@ -19,6 +19,7 @@
 //! | `drain`, `watchdog`, `events`, `report` | stopping without losing frames; stalled threads; events and log lines |
 //! | `metrics` | counters for Prometheus |
 //! | `privilege`, `sandbox`, `process` | the process's user, its sandbox, and its limits |
+//! | `missing` | the reasons why a configuration cannot start now, for `offramp up --check` |
 //! | `notify`, `given` | notifications to the service manager; guest sockets that replace the sockets in the file |
 //!
 //! # A switch with two ports
@@ -69,6 +70,7 @@ mod given;
 mod ipsec;
 mod kind;
 mod metrics;
+mod missing;
 mod notify;
 mod port;
 mod privilege;

@@ -17,6 +17,7 @@ use crate::drain::Rest;
 use crate::error::BuildError;
 use crate::given::{self, Given, GivenError};
 use crate::metrics::MetricsSocket;
+use crate::missing::missing;
 use crate::notify;
 use crate::port::Port;
 use crate::privilege::{Groups, Identity, PrivilegeError};
@@ -89,10 +90,10 @@ pub enum Input {
     Text {
         /// The text.
         toml: String,
-    },
         /// The first line of each part of the text, and the option from which the part was made, in order. Errors name
         /// the option instead of the line.
         origins: Vec<(usize, String)>,
+    },
 }
 
 impl Input {
@@ -116,18 +117,14 @@ impl Input {
 }
 
 /// Checks a configuration. Returns the number of its ports, and the reasons why it cannot start on this machine now,
-/// each in one line. Takes ownership of sockets passed by a service manager.
+/// each in one line. Takes ownership of sockets passed by a service manager, and gives up the process's privileges.
 ///
 /// # Errors
 /// Returns the first error of the configuration, in one line.
 pub fn check(input: &Input, sockets: &GuestSockets) -> Result<(usize, Vec<String>), StartError> {
-    let (config, _) = read(input, sockets).map_err(StartError)?;
-    let user = Identity::find(&config).err().map(|error| error.to_string());
-    let missing = config.ports.iter().flat_map(|port| {
-        let of_port = [port.host.missing(), port.wire.interface().and_then(|(kind, name)| (kind.missing)(name))];
-        of_port.into_iter().flatten().map(|missing| format!("port \"{}\": {missing}", port.name))
-    });
-    Ok((config.ports.len(), user.into_iter().chain(missing).collect()))
+    let (config, given) = read(input, sockets).map_err(StartError)?;
+    config.warnings(&config.ports).for_each(|warning| log!("offramp: {warning}"));
+    Ok((config.ports.len(), missing(&config, &given)))
 }
 
 /// Reads the configuration, and takes ownership of the sockets passed by the parent process.
@@ -251,6 +248,8 @@ fn begin(input: &Input, sockets: &GuestSockets) -> Result<Process, Cause> {
         identity.make_directory(directory, PRIVATE_DIRECTORY_MODE)?;
     }
     identity.assume()?;
+    // In the sandbox, the daemon cannot find the cause of a refusal.
+    config.daemon.sockets().try_for_each(|(key, path)| socket::may_create(key, path))?;
     process::leave_no_core().map_err(system("keeping the process from being dumped"))?;
     let (keys, keeper) = state::open_keys(config.daemon.state_directory.as_deref())?;
     let groups = identity.groups();

@@ -141,13 +141,24 @@ fn root_of_a_user_namespace_shares_the_directory_of_its_user_outside() {
     }
     let place = Place::new("userns", ONE_GUEST);
     let user = USER + 2;
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user"]).arg(&place.program).arg("up").arg(&place.file);
-    command.env_remove("XDG_RUNTIME_DIR").uid(user).gid(user);
-    let (daemon, ready) = Running::start(&mut command);
+    let up = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net"]).arg(&place.program).arg("up").arg(&place.file);
+        command.env_remove("XDG_RUNTIME_DIR").uid(user).gid(user);
+        command
+    };
+    let (daemon, ready) = Running::start(&mut up());
     assert!(ready.ends_with(&format!("control /tmp/offramp-{user}/control.sock")), "{ready}");
     let shown = place.command(user, None, &["show", "--interval", "0"]).output().unwrap();
     assert!(shown.status.success(), "{}", text(&shown));
+    // A second daemon of the user, in another namespace, needs a socket of its own.
+    let second = format!("/tmp/offramp-{user}/second.sock");
+    let cure = format!("write daemon.control = \"{second}\" into the file of this daemon");
+    refused(&up().output().unwrap(), &["a daemon answers there, perhaps in another namespace", &cure]);
+    let other_guest = ONE_GUEST.replace("vm0.sock", "vm1.sock");
+    fs::write(&place.file, format!("daemon.control = {second:?}\n{other_guest}")).unwrap();
+    let (other, _) = Running::start(&mut up());
+    assert_eq!(other.stop(), Some(0));
     assert_eq!(daemon.stop(), Some(0));
     assert!(!Path::new(&format!("/tmp/offramp-{user}")).exists());
 }
@@ -289,6 +300,8 @@ fn taps_and_guests_of_the_command_line_make_one_switch_without_a_file() {
         &place.command(USER + 6, None, &twice).output().unwrap(),
         &["up: --tap b=198.18.0.1/24: port \"b\": the address 198.18.0.1 is that of port \"a\""],
     );
+    let missing = place.command(USER + 6, None, &["up", "/no/vm.toml"]).output().unwrap();
+    refused(&missing, &["up: /no/vm.toml: cannot be read", "examples/vm.toml, or without a file: offramp up --tap "]);
 }
 
 /// Returns the commands that docs/guests.md gives to the shell inside of pasta.
@@ -300,8 +313,6 @@ fn pasta_recipe() -> String {
     commands.split_once("```").unwrap().0.to_owned()
 }
 
-    let missing = place.command(USER + 6, None, &["up", "/no/vm.toml"]).output().unwrap();
-    refused(&missing, &["up: /no/vm.toml: cannot be read", "examples/vm.toml, or without a file: offramp up --tap "]);
 #[test]
 fn the_recipe_for_the_hosts_network_with_pasta_works_for_a_plain_user() {
     let lacks = |program: &&str| Command::new(program).arg("--version").output().is_err();
@@ -371,4 +382,48 @@ fn a_check_names_what_the_machine_lacks() {
     {
         assert!(text.contains(lack), "{lack} in {text}");
     }
+}
+
+#[test]
+fn a_check_tries_the_directories_of_sockets_as_the_user_of_the_daemon() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let place = Place::new("check-rights", "");
+    let left = place.session("left", USER + 8, 0o755);
+    let write = |control: &Path, guest: &Path| {
+        let guest = ONE_GUEST.replace("vm0.sock", guest.join("vm0.sock").to_str().unwrap());
+        fs::write(&place.file, format!("daemon.control = {:?}\n{guest}", control.join("control.sock"))).unwrap();
+    };
+    let check = |user: u32| {
+        let checked = place.command(user, None, &["up", "--check", place.file.to_str().unwrap()]).output().unwrap();
+        assert!(checked.status.success(), "{}", text(&checked));
+        text(&checked)
+    };
+    let missing = place.directory.path("missing");
+    write(&left, &missing);
+    let said = check(0);
+    for part in [
+        "1 port, the file is right, but cannot start here now\n",
+        &format!("up: daemon.control {}/control.sock: creating the socket: Permission denied", left.display()),
+        &format!(
+            "(uid 65534) must be able to write to the directory {0}, which belongs to uid {1}",
+            left.display(),
+            USER + 8
+        ),
+        &format!("run \"rmdir {}\"", left.display()),
+        &format!("up: port \"vm0\": host.vhost_user {}/vm0.sock: creating the socket: No such file", missing.display()),
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    fs::write(left.join("precious"), "").unwrap();
+    let said = check(0);
+    assert!(said.contains("Permission denied") && !said.contains("rmdir") && !said.contains("chown"), "{said}");
+    // The daemon of root makes the directory of its control socket for its user; a plain user cannot make it there.
+    let closed = place.session("closed", 0, 0o755).join("made");
+    write(&closed, &closed);
+    assert!(check(0).ends_with("1 port, nothing wrong\n"), "{}", check(0));
+    assert!(!closed.exists());
+    let said = check(USER + 8);
+    assert!(said.contains(&format!("making the directory {}: Permission denied", closed.display())), "{said}");
 }

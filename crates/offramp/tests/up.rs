@@ -576,7 +576,10 @@ fn an_unknown_port_is_refused_with_the_nearest_known_one() {
 #[test]
 fn a_second_daemon_on_one_socket_is_refused_and_the_first_goes_on() {
     let bed = Bed::start("second", "");
-    refused(&offramp(&["up", bed.file().to_str().unwrap()]), &["up: daemon.control ", "a daemon answers there"]);
+    refused(
+        &offramp(&["up", bed.file().to_str().unwrap()]),
+        &["up: daemon.control ", "a daemon answers there", "daemon.control = "],
+    );
     assert_eq!(bed.show()["process"], bed.process());
     bed.carry_tcp();
 }

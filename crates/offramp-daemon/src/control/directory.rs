@@ -79,7 +79,9 @@ impl Directory {
         match fault(&self.path(), user).filter(|_| *self != Self::System) {
             Some(fault) => {
                 let path = self.path();
-                let cure = "remove it, or set XDG_RUNTIME_DIR to a private directory of this user";
+                let is_empty = || fs::read_dir(&path).is_ok_and(|mut files| files.next().is_none());
+                let removal = if path.is_symlink() || !path.is_dir() || is_empty() { "remove it, or " } else { "" };
+                let cure = format!("{removal}set XDG_RUNTIME_DIR to a private directory of this user");
                 Err(DirectoryError(format!("{}: {fault}; {cure}", path.display())))
             }
             None => Ok(()),

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error(
-        "{key} {}: a daemon answers there; stop it first, or choose another socket for this one", path.display()
+        "{key} {}: a daemon answers there, perhaps in another namespace; stop it, or write {key} = \"{}\" into the file \
+         of this daemon", path.display(), path.with_file_name("second.sock").display()
     )]
     InUse { key: &'static str, path: PathBuf },
     #[error("{key} {}: the file exists and is not a socket; remove the file, or choose another path", path.display())]
@@ -53,6 +54,14 @@ pub struct ControlSocket {
 /// Fails if a daemon answers at `path`, or if the file is not a socket.
 pub fn check_free(key: &'static str, path: &Path) -> Result<(), SocketError> {
     socket_file::check_free(path).map_err(|error| SocketError::new(key, path, error))
+}
+
+/// Checks that this process may create a socket at `path`, the value of `key` in the configuration file.
+///
+/// # Errors
+/// Fails if the directory of `path` is missing or refuses this process.
+pub fn may_create(key: &'static str, path: &Path) -> Result<(), SocketError> {
+    socket_file::may_create(path).map_err(|error| SocketError::new(key, path, error))
 }
 
 impl ControlSocket {

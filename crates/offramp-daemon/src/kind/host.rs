@@ -93,8 +93,14 @@ pub trait PortKind: Sized {
 
     fn status(host: &Self::Host) -> Self::Status;
 
-    /// Returns the reason why the host cannot be opened on this machine now, with the remedy. Changes nothing.
-    fn missing(&self) -> Option<String> {
+    /// Returns the interface that the kernel deletes at the end of the host, as in `show`.
+    fn own_interface(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the reason why the host cannot be opened on this machine now, with the remedy. Changes nothing. If a
+    /// daemon with the same control socket runs (`is_running`), it may be the user of the host.
+    fn missing(&self, _is_running: bool) -> Option<String> {
         None
     }
 }

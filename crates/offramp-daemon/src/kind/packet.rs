@@ -14,7 +14,7 @@ pub const WIRE: WireKind = WireKind {
         Ok(packet) => Ok(Box::new(Opened { mtu: packet.link().ok().map(|link| link.mtu as usize), packet })),
         Err(cause) => Err(format!("wire: {cause}")),
     },
-    missing: |interface| {
+    missing: |interface, _| {
         let is_there = link::list().map_or(true, |names| names.iter().any(|name| name == interface));
         (!is_there).then(|| format!("wire.packet: there is no interface \"{interface}\"; \"ip link\" lists them"))
     },

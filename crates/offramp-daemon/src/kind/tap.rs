@@ -118,17 +118,17 @@ impl PortKind for Config {
         Ok(TapHost { tap, namespace: self.namespace.clone() })
     }
 
-    fn missing(&self) -> Option<String> {
+    fn missing(&self, is_running: bool) -> Option<String> {
         match &self.namespace {
-            None if self.is_existing => {
-                let is_there = link::index(&self.interface).is_ok();
-                (!is_there).then(|| format!("host.existing: {}", TapError::Missing(self.interface.clone())))
-            }
-            None => taken("host.tap", &self.interface),
+            None if self.is_existing => match Tap::check(&self.interface, self.traits.queue_pairs).err()? {
+                TapError::InUse(_) if is_running => None,
+                refusal => Some(format!("host.existing: {refusal}")),
+            },
+            None => taken("host.tap", &self.interface, is_running),
             Some(file) => match NetNs::open(file) {
                 Err(cause) => Some(format!("host.namespace: {cause}; \"ip netns add NAME\" makes a namespace")),
                 // Without the right to enter the namespace, its interfaces stay unchecked.
-                Ok(namespace) => namespace.run(|| taken("host.tap", &self.interface)).unwrap_or(None),
+                Ok(namespace) => namespace.run(|| taken("host.tap", &self.interface, is_running)).unwrap_or(None),
             },
         }
     }
@@ -176,10 +176,15 @@ fn when_free(wanted: &TapConfig, open: impl Fn() -> Result<Tap, TapError>) -> Re
 }
 
 /// Returns the reason why a TAP cannot have this name in the calling thread's namespace. An existing TAP of this name
-/// is no such reason, because it may belong to a running daemon with the same file.
-fn taken(key: &str, interface: &str) -> Option<String> {
-    let is_other = link::tun(interface).is_ok_and(|tun| tun.is_none());
-    is_other.then(|| format!("{key}: another interface has the name \"{interface}\"; choose another name"))
+/// may belong to a running daemon with the same file.
+fn taken(key: &str, interface: &str, is_running: bool) -> Option<String> {
+    let other = match link::tun(interface) {
+        Ok(Some(_)) if is_running => return None,
+        Ok(Some(_)) => "TAP",
+        Ok(None) => "interface",
+        Err(_) => return None,
+    };
+    Some(format!("{key}: another {other} has the name \"{interface}\"; choose another name, or delete that {other}"))
 }
 
 /// Parses an address, or an array of addresses. `place` is the namespace of the interface, for messages.
@@ -297,7 +302,7 @@ pub const WIRE: WireKind = WireKind {
         let wanted = TapConfig { mtu: mtu as u32, ..TapConfig::new(interface) };
         Ok(Box::new(open(Tap::open(&wanted), Offloads::all(), &[])?))
     },
-    missing: |interface| taken("wire.tap", interface),
+    missing: |interface, is_running| taken("wire.tap", interface, is_running),
 };
 
 impl Interface for Tap {

@@ -56,8 +56,9 @@ pub struct WireKind {
     pub is_made: bool,
     /// Opens the interface with this name for a port with this MTU.
     pub open: fn(&str, usize) -> Opened,
-    /// Returns the reason why the interface with this name cannot be opened on this machine now, with the remedy.
-    pub missing: fn(&str) -> Option<String>,
+    /// Returns the reason why the interface with this name cannot be opened on this machine now, with the remedy. The
+    /// second argument is true if a daemon with the same control socket runs: it may be the user of the interface.
+    pub missing: fn(&str, bool) -> Option<String>,
 }
 
 #[cfg(test)]

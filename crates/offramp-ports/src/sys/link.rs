@@ -116,6 +116,8 @@ pub struct TunInfo {
     pub mtu: u32,
     /// True if the interface is up.
     pub is_up: bool,
+    /// True if the interface has a carrier.
+    pub has_carrier: bool,
 }
 
 /// Returns the properties of a TUN or TAP interface; `None` for another interface.
@@ -129,6 +131,7 @@ pub fn tun(name: &str) -> Result<Option<TunInfo>> {
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::Mtu(mtu) => found.mtu = mtu,
+            LinkAttribute::Carrier(carrier) => found.has_carrier = carrier != 0,
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
                     if let LinkInfo::Data(InfoData::Tun(properties)) = info {

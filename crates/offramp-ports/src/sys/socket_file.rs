@@ -7,7 +7,7 @@ use nix::sys::socket::{
     sockopt,
 };
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
-use nix::unistd::{Gid, fchownat, geteuid};
+use nix::unistd::{AccessFlags, Gid, eaccess, fchownat, geteuid};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -112,6 +112,15 @@ pub fn check_free(path: &Path) -> Result<(), MakeError> {
         Occupant::Listener => Err(MakeError::InUse),
         Occupant::NoSocket => Err(MakeError::NoSocket),
     }
+}
+
+/// Checks that this process may create files in the directory of `path`.
+///
+/// # Errors
+/// Returns an error if the directory does not exist or refuses this process.
+pub fn may_create(path: &Path) -> Result<(), MakeError> {
+    let directory = path.parent().unwrap_or(path);
+    eaccess(directory, AccessFlags::W_OK | AccessFlags::X_OK).map_err(system("creating the socket"))
 }
 
 /// Listens at a path, with access only for the owner. The kernel copies the socket's permissions to its file.
@@ -275,12 +284,14 @@ pub fn hint(cause: &io::Error, path: &Path) -> String {
         io::ErrorKind::NotFound => format!("; create the directory {directory}"),
         io::ErrorKind::PermissionDenied => {
             let owner = fs::metadata(parent).map(|found| found.uid()).ok().filter(|owner| *owner != user.as_raw());
-            let cure = owner.map(|owner| {
-                format!(
-                    ", which belongs to uid {owner}: run \"rmdir {directory}\" if no daemon uses it, or \"chown {user} \
-                     {directory}\""
-                )
-            });
+            // Other programs may need the owner of a directory with files.
+            let is_empty = fs::read_dir(parent).is_ok_and(|mut files| files.next().is_none());
+            let cure = if is_empty {
+                format!("run \"rmdir {directory}\" if no daemon uses it, or \"chown {user} {directory}\"")
+            } else {
+                "choose a directory of this user".to_owned()
+            };
+            let cure = owner.map(|owner| format!(", which belongs to uid {owner}: {cure}"));
             format!(
                 "; the user of this process (uid {user}) must be able to write to the directory {directory}{}",
                 cure.unwrap_or_default()
@@ -313,6 +324,26 @@ mod tests {
             assert!(matches!(give(path, SocketRights { mode: 0o666, group: None }), Err(MakeError::System { .. })));
         }
         assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn only_an_empty_directory_of_another_user_is_to_be_removed_or_given_away() {
+        let directory = std::env::temp_dir().join(format!("ofr-hint-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("a.sock");
+        assert!(may_create(&path).is_ok());
+        assert!(matches!(may_create(&path.join("b")), Err(MakeError::System { .. })));
+        if geteuid().is_root() && std::os::unix::fs::chown(&directory, Some(12_345), None).is_ok() {
+            let hint = || hint(&io::ErrorKind::PermissionDenied.into(), &path);
+            assert!(
+                hint().contains("belongs to uid 12345: run \"rmdir ") && hint().contains("\"chown 0 "),
+                "{}",
+                hint()
+            );
+            fs::write(directory.join("precious"), "").unwrap();
+            assert!(hint().ends_with("belongs to uid 12345: choose a directory of this user"), "{}", hint());
+        }
         fs::remove_dir_all(&directory).unwrap();
     }
 

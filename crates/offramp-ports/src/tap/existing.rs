@@ -28,6 +28,16 @@ impl Tap {
         Ok(tap)
     }
 
+    /// Checks whether [`Tap::attach`] finds the interface unused, without attaching. Does not check the owner.
+    ///
+    /// # Errors
+    /// Returns an error if the interface does not exist, is not a TAP, is in use, or has too few queues.
+    pub fn check(name: &str, queues: u16) -> Result<(), TapError> {
+        let found = find(name, queues)?;
+        // Linux does not report the queue of an interface with one queue, but its carrier is on while a program uses it.
+        if found.has_carrier && !found.is_multi_queue { Err(TapError::InUse(name.to_owned())) } else { Ok(()) }
+    }
+
     /// Gives an existing interface the offloads and the vnet header that it had before [`Tap::attach`]. Does nothing for
     /// a created interface. Call this function when no queue is in use any more.
     pub fn restore(&self) {

@@ -155,6 +155,40 @@ fn an_existing_tap_with_another_mtu_or_down_is_reported_and_served() {
 }
 
 #[test]
+fn a_check_finds_an_existing_tap_in_use_and_a_removed_port_leaves_it() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    for options in ["", " multi_queue"] {
+        let bed = Bed::new("existing-check", options);
+        let file = bed.directory.path("daemon.toml");
+        let check = || {
+            let mut command = bed.command(NOBODY, &["up", "--check", file.to_str().unwrap()]);
+            let output = bed.ns.run(|| command.output().unwrap()).unwrap();
+            assert!(output.status.success());
+            String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+        };
+        assert!(check().ends_with("2 ports, nothing wrong\n"), "{}", check());
+        let held = bed.ns.run(|| offramp_ports::tap::Tap::attach("t0", 1).unwrap()).unwrap();
+        let in_use = "up: port \"a\": host.existing: tap \"t0\": another program uses the interface";
+        assert!(check().contains(in_use) && check().contains("cannot start here now"), "{}", check());
+        drop(held);
+        bed.write("existing = false", "");
+        assert!(check().contains("host.tap: another TAP has the name \"t0\"; choose another name"), "{}", check());
+        bed.write("existing = true", "");
+        let daemon = bed.start();
+        bed.until(|| bed.show().is_some());
+        // The user of the interface is the daemon of this file.
+        assert!(check().ends_with("2 ports, nothing wrong\n"), "{}", check());
+        let control = bed.directory.path("control.sock").display().to_string();
+        let removed = bed.command(NOBODY, &["port", "remove", "a", "b", "--control", &control]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&removed.stdout), "port a removed\nport b removed\n");
+        bed.ip("link show t0");
+        end(daemon);
+    }
+}
+
+#[test]
 fn an_existing_tap_that_is_in_use_or_of_another_user_is_refused_and_keeps_its_user() {
     if !is_root_of_the_machine() {
         return;
