@@ -53,7 +53,7 @@ pub fn start(daemon: &Arc<Daemon>, asked: Receiver<Asked>) -> io::Result<()> {
     Ok(())
 }
 
-fn publish(Difference { added, removed }: &Difference, events: &Events) {
+fn publish(Difference { added, removed, .. }: &Difference, events: &Events) {
     let ports = removed.ports.iter().map(|port| EventKind::PortRemoved { port: port.clone() });
     let switches = removed.switches.iter().map(|switch| EventKind::SwitchRemoved { switch: switch.clone() });
     ports.chain(switches).for_each(|event| events.publish(event));
@@ -158,12 +158,14 @@ impl Daemon {
         state.switches = stay;
         state.switches.extend(started);
         target.retain_own(&mut state.of_clients);
+        let gone_ports = state.config.ports.iter().filter(|port| !places.contains_key(&port.name));
+        let deleted_interfaces = gone_ports.flat_map(PortConfig::own_interfaces).collect();
         state.config = target;
         state.config.ports.retain(|port| !added.iter().any(|added| added.name == port.name));
         drop(state);
         drop(kept);
 
-        let mut difference = Difference::default();
+        let mut difference = Difference { deleted_interfaces, ..Difference::default() };
         let gone: Vec<Arc<Port>> = gone;
         for port in &gone {
             port.with_guest(|guest| guest.begin_close());

@@ -57,6 +57,11 @@ macro_rules! hosts {
         }
 
         impl HostConfig {
+            /// Returns the interface that ends with the host, as [`PortKind::own_interface`] does.
+            pub fn own_interface(&self) -> Option<String> {
+                match self { $(Self::$kind(config) => config.own_interface(),)* }
+            }
+
             /// Returns the reason why the host cannot be opened, as [`PortKind::missing`] does.
             pub fn missing(&self, is_running: bool) -> Option<String> {
                 match self { $(Self::$kind(config) => config.missing(is_running),)* }

@@ -6,6 +6,7 @@ mod bed;
 
 use bed::{ADDRESSES, Bed, direction, on_switch, queue_sum};
 use nix::sys::signal::Signal;
+use offramp_ports::sys::link;
 use offramp_testkit::{Guest, VnetHeader};
 use serde_json::Value;
 use std::fs;
@@ -280,6 +281,21 @@ fn a_port_that_is_removed_under_traffic_is_gone_and_may_come_again() {
     done(&add(&bed, &guest(&bed, "vm0", "switch = \"lan\"")));
     done(&bed.run(&["port", "remove", "vm0"]));
     bed.until(|| fs::read_dir(format!("/proc/{}/fd", bed.process())).unwrap().count() == descriptors);
+}
+
+#[test]
+fn the_interface_of_a_removed_tap_is_named_and_gone() {
+    let bed = start("tap-removed", "");
+    let is_there = |side: usize| bed.host(side).run(|| link::index(bed::INTERFACE).is_ok()).unwrap();
+    assert!(is_there(0) && is_there(1));
+    let said = done(&bed.run(&["port", "remove", "a"]));
+    let (removed, interface) = said.split_once('\n').unwrap();
+    assert_eq!(removed, "port a removed");
+    assert!(interface.starts_with("tap ofr0 in /proc/"), "{said}");
+    assert!(interface.ends_with(" deleted, with its addresses and routes\n"), "{said}");
+    let said: Value = serde_json::from_str(&done(&bed.run(&["port", "remove", "b", "--json"]))).unwrap();
+    assert!(said["deleted_interfaces"][0].as_str().unwrap().starts_with("tap ofr0 in /proc/"), "{said}");
+    assert!(!is_there(0) && !is_there(1));
 }
 
 #[test]

@@ -164,6 +164,12 @@ impl PortConfig {
         matches!(&self.wire, WireConfig::Switch(name) if name == switch)
     }
 
+    /// Returns the interfaces that the kernel deletes at the end of the port.
+    pub fn own_interfaces(&self) -> impl Iterator<Item = String> {
+        let of_wire = self.wire.interface().filter(|(kind, _)| kind.is_made).map(|_| self.wire.status().to_string());
+        self.host.own_interface().into_iter().chain(of_wire)
+    }
+
     /// Returns the processor of queue pair `queue`; `None` for any processor.
     pub fn cpu(&self, queue: usize) -> Option<Vec<usize>> {
         let position = queue.checked_rem(self.cpus.len())?;

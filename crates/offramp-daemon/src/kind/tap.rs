@@ -133,6 +133,11 @@ impl PortKind for Config {
         }
     }
 
+    fn own_interface(&self) -> Option<String> {
+        let status = Status { interface: self.interface.clone(), namespace: self.namespace.clone() };
+        (!self.is_existing).then(|| status.to_string())
+    }
+
     fn status(host: &TapHost) -> Status {
         Status { interface: host.tap.name().to_owned(), namespace: host.namespace.clone() }
     }

@@ -18,15 +18,19 @@ pub struct Difference {
     pub added: Names,
     /// Removed ports and switches.
     pub removed: Names,
+    /// The interfaces that ended with their ports.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub deleted_interfaces: Box<[String]>,
 }
 
-/// Formats one line per port or switch.
+/// Formats one line per port, switch or interface.
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (names, what) in [(&self.added, "added"), (&self.removed, "removed")] {
             names.switches.iter().try_for_each(|name| writeln!(f, "switch {name} {what}"))?;
             names.ports.iter().try_for_each(|name| writeln!(f, "port {name} {what}"))?;
         }
-        Ok(())
+        let mut interfaces = self.deleted_interfaces.iter();
+        interfaces.try_for_each(|interface| writeln!(f, "{interface} deleted, with its addresses and routes"))
     }
 }
