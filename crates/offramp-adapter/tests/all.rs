@@ -9,6 +9,7 @@ mod moderation_bounds;
 #[path = "../../offramp-offload/tests/support/packet.rs"]
 #[allow(dead_code, reason = "shared with tests that need more of it")]
 mod packet;
+#[cfg(debug_assertions)]
 mod parses;
 mod pipeline;
 mod port_security;

@@ -13,6 +13,7 @@ use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, UnknownUnicast};
 use offramp_adapter::vlan::PortVlans;
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::complete;
+#[cfg(debug_assertions)]
 use offramp_offload::count::{copied_bytes, parses};
 use offramp_offload::esp::{Arrival, Lifetime, Prefix, SaConfig, SecretKey, Suite};
 use offramp_offload::frame::Frame;
@@ -446,6 +447,7 @@ fn payload(given: &[(RxMeta, Vec<u8>)]) -> Vec<u8> {
     given.iter().flat_map(|(meta, frame)| payload_of(meta, frame).to_vec()).collect()
 }
 
+#[cfg(debug_assertions)]
 #[test]
 fn a_super_frame_stays_whole_from_access_to_trunk_to_access_and_is_parsed_once_and_copied_nowhere() {
     let mut bench = Bench::of(&[access(10), trunk(1..=4094), access(10), access(11), PortVlans::default()]);
@@ -470,6 +472,7 @@ fn a_super_frame_stays_whole_from_access_to_trunk_to_access_and_is_parsed_once_a
     assert!(payload(&given[0]) == pattern(1, DATA_LEN) && given[0][0].1[12..14] == [8, 0]);
 }
 
+#[cfg(debug_assertions)]
 #[test]
 fn a_super_frame_is_segmented_with_its_tag_on_the_one_copy() {
     let plain_host = || MemoryHost { accepts: Some(Offloads::empty()), ..MemoryHost::default() };

@@ -14,7 +14,7 @@ mod open;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "count")]
+#[cfg(debug_assertions)]
 pub use frame::copied_bytes;
 
 /// The parameters of a vring's start.

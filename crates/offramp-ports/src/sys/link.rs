@@ -101,6 +101,7 @@ pub fn index(name: &str) -> Result<u32> {
 
 /// A TUN or TAP interface made by any program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "the kernel reports these independent flags")]
 pub struct TunInfo {
     /// True for Ethernet frames (TAP), false for IP packets (TUN).
     pub is_tap: bool,

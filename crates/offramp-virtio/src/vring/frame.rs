@@ -9,21 +9,21 @@ use crate::net_header::{HASH_HEADER_LEN, HEADER_LEN, NetHeader};
 use crate::ring::{Buffer, Chain};
 use std::ptr::NonNull;
 
-#[cfg(feature = "count")]
+#[cfg(debug_assertions)]
 std::thread_local! {
     static COPIED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// Returns the number of frame bytes copied by this thread between chains and private memory, for tests with counters.
-#[cfg(feature = "count")]
+#[cfg(debug_assertions)]
 pub fn copied_bytes() -> u64 {
     COPIED.with(std::cell::Cell::get)
 }
 
-/// Counts `bytes` copied bytes of a frame, if the feature `count` is enabled.
+/// Counts `bytes` copied bytes of a frame, in a build with debug assertions.
 #[inline]
 fn copied(bytes: usize) {
-    #[cfg(feature = "count")]
+    #[cfg(debug_assertions)]
     COPIED.with(|copied| copied.set(copied.get() + bytes as u64));
     let _ = bytes;
 }
