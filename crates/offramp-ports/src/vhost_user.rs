@@ -16,11 +16,12 @@
 //! and refused, and affects only the guest that caused it.
 
 use offramp_offload::sync::lock;
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_offload::caps::Offloads;
@@ -141,8 +142,9 @@ impl<'a> VhostUserBuilder<'a> {
             socket_file,
         };
         let allowed = Arc::clone(&port.allowed);
+        let (context, link_of_device) = (events.clone(), Arc::clone(&link));
         let device =
-            Device::new(config.clone(), allowed, Arc::clone(&alarm), events, Arc::clone(&link), senders, of_control);
+            Device::new(config.clone(), allowed, Arc::clone(&alarm), events, link_of_device, senders, of_control);
         let session = Session {
             config: config.clone(),
             device: Arc::new(Mutex::new(device)),
@@ -159,11 +161,16 @@ impl<'a> VhostUserBuilder<'a> {
             observer,
         };
         let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());
+        let (is_serving, served) = channel();
         let serve = move || {
             sandbox.enter_thread(ThreadKind::Port);
             session.run(listener.as_ref());
+            drop((listener, is_serving));
+            // `io_destroy(2)` waits for the kernel (RCU), for tens of milliseconds. Nothing else waits for it.
+            drop(context);
         };
-        port.control = Some(builder.spawn(serve).map_err(system("starting a thread"))?);
+        builder.spawn(serve).map_err(system("starting a thread"))?;
+        port.control = Some(served);
         Ok(port)
     }
 }
@@ -229,7 +236,8 @@ pub struct VhostUser {
     alarm: Alarm,
     ended: Arc<Mutex<Option<String>>>,
     stop: Arc<EventFd>,
-    control: Option<JoinHandle<()>>,
+    /// Disconnected at the end of the control thread's service; `None` after [`VhostUser::close`].
+    control: Option<Receiver<Infallible>>,
     /// The socket's file, if this port is a server and created the socket.
     socket_file: Option<SocketFile>,
 }
@@ -277,8 +285,8 @@ impl VhostUser {
         // No thread polls the queues that were not taken. Drop these queues, so that no thread waits for them.
         self.queues.clear();
         if let Some(control) = self.control.take() {
-            // A panic of the thread has already printed its message.
-            let _ = control.join();
+            // The thread never sends: the call returns when the thread drops its end, also after a panic.
+            let _ = control.recv();
         }
         self.socket_file = None;
     }
