@@ -139,7 +139,8 @@ impl Daemon {
     fn apply(&self, target: Config, kept: Vec<Kept>) -> Outcome {
         let threads = self.threads();
         let (added, new_switches) = self.state().config.lacks(&target);
-        let places: HashMap<String, usize> = target.ports.iter().map(|port| port.name.clone()).zip(0..).collect();
+        let order = target.ports.clone();
+        let places: HashMap<&str, usize> = order.iter().map(|port| &*port.name).zip(0..).collect();
         added.iter().try_for_each(|port| self.may_open(port)).map_err(wrong)?;
         let not_opened = |error: BuildError| (RefusalCode::NotOpened, error.to_string());
         let mut opened = open(&added, Devices::none(added.len()), threads).map_err(not_opened)?;
@@ -158,10 +159,10 @@ impl Daemon {
         state.switches = stay;
         state.switches.extend(started);
         target.retain_own(&mut state.of_clients);
-        let gone_ports = state.config.ports.iter().filter(|port| !places.contains_key(&port.name));
-        let deleted_interfaces = gone_ports.flat_map(PortConfig::own_interfaces).collect();
+        let gone_ports = state.config.ports.iter().filter(|port| !places.contains_key(&*port.name));
+        let deleted_interfaces = gone_ports.flat_map(|port| port.own_interfaces()).collect();
         state.config = target;
-        state.config.ports.retain(|port| !added.iter().any(|added| added.name == port.name));
+        state.config.ports.retain(|port| !added.iter().any(|added| Arc::ptr_eq(added, port)));
         drop(state);
         drop(kept);
 
@@ -182,13 +183,13 @@ impl Daemon {
             // The port's settings and addresses were already checked.
             connect_to(&mut port, config, &state.switches).map_err(not_opened)?;
             Arc::make_mut(&mut state.ports).push(Arc::new(port));
-            state.config.ports.push(config.clone());
+            state.config.ports.push(Arc::clone(config));
         }
         Arc::make_mut(&mut state.ports).sort_by_cached_key(|port| places.get(&*port.name));
         state.config.ports.sort_by_cached_key(|port| places.get(&*port.name));
         state.switches.iter().for_each(|switch| switch.place(&state.config.ports));
         state.config.warnings(&added).for_each(|warning| log!("offramp: {warning}"));
-        difference.added.ports = added.into_iter().map(|port| port.name).collect();
+        difference.added.ports = added.iter().map(|port| port.name.clone()).collect();
         difference.added.switches = new_switches.into_iter().map(|switch| switch.name).collect();
         Ok(difference)
     }
@@ -227,7 +228,7 @@ impl Daemon {
 /// A port in both the running and the new configuration, with its new settings and the changes of its associations.
 struct Kept {
     port: Arc<Port>,
-    new: PortConfig,
+    new: Arc<PortConfig>,
     ipsec: Vec<SaChange>,
 }
 
@@ -235,7 +236,7 @@ struct Kept {
 /// `target`.
 fn kept(state: &State, target: &Config, keys: &KeyRegistry) -> Result<Vec<Kept>, String> {
     let mut kept = Vec::new();
-    let named: HashMap<&str, &PortConfig> = target.ports.iter().map(|port| (&*port.name, port)).collect();
+    let named: HashMap<&str, &Arc<PortConfig>> = target.ports.iter().map(|port| (&*port.name, port)).collect();
     for (port, old) in state.ports.iter().zip(&state.config.ports) {
         let Some(&new) = named.get(&*old.name) else { continue };
         if let Some(key) = fixed_key(old, new) {
@@ -246,7 +247,7 @@ fn kept(state: &State, target: &Config, keys: &KeyRegistry) -> Result<Vec<Kept>,
         }
         let ipsec = port.ipsec_changes(&old.ipsec, &new.ipsec, keys);
         let ipsec = ipsec.map_err(|error| format!("port \"{}\": {error}", new.name))?;
-        kept.push(Kept { port: Arc::clone(port), new: new.clone(), ipsec });
+        kept.push(Kept { port: Arc::clone(port), new: Arc::clone(new), ipsec });
     }
     let changed = |old: &&SwitchConfig| target.switches.iter().any(|new| new.name == old.name && new != *old);
     match state.config.switches.iter().find(changed) {

@@ -31,7 +31,7 @@ pub struct Devices(Vec<PortDevices>);
 /// # Errors
 /// Fails for the first device that cannot be opened, and closes the devices opened before the failure.
 pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
-    let open = |port: &PortConfig| {
+    let open = |port: &Arc<PortConfig>| {
         let is_privileged = port.host.privileged_key.is_some();
         let host = is_privileged.then(|| port.host.open(&port.settings(), Means::default())).transpose();
         let wire = |(kind, name): (&WireKind, &str)| {
@@ -80,7 +80,7 @@ fn open_host(config: &PortConfig, threads: &Threads) -> Result<RunningHost, Buil
 /// # Errors
 /// Fails if a host cannot be opened or a thread cannot be started. Ports and threads started before the failure are
 /// ended again.
-pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result<Vec<Port>, BuildError> {
+pub fn open(ports: &[Arc<PortConfig>], devices: Devices, threads: &Threads) -> Result<Vec<Port>, BuildError> {
     let mut opened = Vec::new();
     for (port, (host, wire)) in ports.iter().zip(devices.0) {
         let host = host.map_or_else(|| open_host(port, threads), Ok)?;

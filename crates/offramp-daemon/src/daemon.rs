@@ -115,7 +115,7 @@ impl Daemon {
     /// answer about `name` includes no guest with memory. Returns `None` if the kernel provides no list of mappings.
     fn mappings(&self, name: Option<&str>) -> Option<Vec<Mapping>> {
         let has_memory = |port: &Arc<Port>| port.with_guest(|guest| guest.status().memory_bytes > 0) == Some(true);
-        let is_shown = |(_, port): &(_, &PortConfig)| is_shown(port, name);
+        let is_shown = |(_, port): &(_, &Arc<PortConfig>)| is_shown(port, name);
         let state = self.state();
         let is_needed = state.ports.iter().zip(&state.config.ports).filter(is_shown).any(|(port, _)| has_memory(port));
         drop(state);

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// The first descriptor passed by a service manager.
 const LISTEN_FDS_START: RawFd = 3;
@@ -76,7 +76,7 @@ impl Given {
     /// # Errors
     /// Fails if no port fits, or if several ports fit.
     pub fn new(passed: Vec<Passed>, socket_path: Option<PathBuf>, config: &mut Config) -> Result<Self, GivenError> {
-        let guests: Vec<String> = guests(config).map(|(name, _)| name.clone()).collect();
+        let guests: Vec<String> = guests(config).cloned().collect();
         let (mut listeners, mut paths) = (BTreeMap::new(), BTreeMap::new());
         if let Some(path) = socket_path {
             let [guest] = &guests[..] else {
@@ -108,9 +108,11 @@ impl Given {
 
     /// Replaces socket paths of the file with the path of `--socket-path` and the paths of the passed sockets.
     pub fn replace(&self, config: &mut Config) {
-        for (port, path) in guests(config) {
-            if let Some(given) = self.paths.get(port) {
-                path.clone_from(given);
+        for port in config.ports.iter_mut().filter(|port| port.host.socket.is_some()) {
+            if let Some(given) = self.paths.get(&port.name)
+                && let Some(socket) = &mut Arc::make_mut(port).host.socket
+            {
+                socket.path.clone_from(given);
             }
         }
     }
@@ -126,7 +128,7 @@ impl Given {
     }
 }
 
-/// Returns the ports whose guest connects to a listening socket of the daemon, with the paths of these sockets.
-fn guests(config: &mut Config) -> impl Iterator<Item = (&String, &mut PathBuf)> {
-    config.ports.iter_mut().filter_map(|port| Some((&port.name, &mut port.host.socket.as_mut()?.path)))
+/// Returns the names of the ports whose guest connects to a listening socket of the daemon.
+fn guests(config: &Config) -> impl Iterator<Item = &String> {
+    config.ports.iter().filter(|port| port.host.socket.is_some()).map(|port| &port.name)
 }

@@ -211,7 +211,7 @@ impl AskedSwitch {
     pub fn ask<'a>(
         switch: &RunningSwitch,
         config: &SwitchConfig,
-        ports: impl Iterator<Item = (&'a Arc<Port>, &'a PortConfig)>,
+        ports: impl Iterator<Item = (&'a Arc<Port>, &'a Arc<PortConfig>)>,
         has_list: bool,
     ) -> Self {
         let list = switch.control.stations(if has_list { STATIONS_MAX } else { 0 });

@@ -63,7 +63,7 @@ impl RunningSwitch {
     /// Fails if the switch refuses a port, or if the thread cannot be started.
     pub fn start(
         config: &SwitchConfig,
-        ports: &[PortConfig],
+        ports: &[Arc<PortConfig>],
         opened: &mut [Port],
         threads: &Threads,
     ) -> Result<Self, BuildError> {
@@ -103,7 +103,7 @@ impl RunningSwitch {
     }
 
     /// Moves the switch's thread to the processor that `ports`, the configurations of the ports, select for the switch.
-    pub fn place(&self, ports: &[PortConfig]) {
+    pub fn place(&self, ports: &[Arc<PortConfig>]) {
         let (cpu, polling) = placing(&self.name, ports);
         self.thread.worker.place(&cpu.unwrap_or_else(online), polling);
     }
@@ -111,7 +111,7 @@ impl RunningSwitch {
 
 /// Returns the processor and the polling mode of a switch's thread. The processor is the first entry of the first
 /// `cpus` list that is not empty among the switch's ports; `None` if all lists are empty.
-fn placing(switch: &str, ports: &[PortConfig]) -> (Option<Vec<usize>>, Polling) {
+fn placing(switch: &str, ports: &[Arc<PortConfig>]) -> (Option<Vec<usize>>, Polling) {
     let on_it = || ports.iter().filter(|port| port.is_on(switch));
     let cpu = on_it().find_map(|port| port.cpus.first());
     (cpu.map(|&cpu| vec![cpu]), on_it().fold(Polling::Off, |polling, port| polling.or(port.polling())))

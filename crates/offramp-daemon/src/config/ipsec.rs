@@ -12,6 +12,7 @@ use offramp_adapter::ipsec::{KeyRegistry, NoMatch, Policy};
 use offramp_adapter::pair::PortControl;
 use offramp_offload::esp::SaConfig;
 use std::path::Path;
+use std::sync::Arc;
 use toml::Spanned;
 
 /// Returns the error for an outbound association with the same key as an association of another port. The wording is
@@ -55,12 +56,13 @@ impl Check<'_> {
     /// within one port is refused by the check of that port.
     pub(super) fn ports_share_no_key(
         &self,
-        ports: &[PortConfig],
+        ports: &[Arc<PortConfig>],
         written: &[Spanned<file::Port>],
     ) -> Result<(), ConfigError> {
         for (at, (port, written)) in last(ports, written) {
             for (n, (entry, sa)) in port.ipsec.associations.iter().zip(&written.as_ref().sa).enumerate() {
-                let same = |other: &&PortConfig| other.ipsec.associations.iter().any(|other| other.shares_key(entry));
+                let same =
+                    |other: &&Arc<PortConfig>| other.ipsec.associations.iter().any(|other| other.shares_key(entry));
                 if let Some(other) = ports[..at].iter().find(same) {
                     return Err(self.entry_is_wrong(&port.name, n, sa, &shared_key(&entry.config, &other.name)));
                 }

@@ -5,6 +5,7 @@ use super::place::{ConfigError, Place};
 use super::types::{Config, DaemonConfig};
 use crate::schema::file;
 use std::path::Path;
+use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -81,7 +82,7 @@ impl Config {
         }
         let directory = file.parent().unwrap_or(Path::new(""));
         for (port, table) in written.port.iter().zip(tables.as_ref().get("port").into_iter().flat_map(tables_of)) {
-            ports.push(check.port(port, table, written.faults.as_ref(), directory, &daemon)?);
+            ports.push(Arc::new(check.port(port, table, written.faults.as_ref(), directory, &daemon)?));
         }
         let names = written.port.iter().map(|port| &port.as_ref().name);
         check.names_are_unique("port", names, ports[..other_ports].iter().map(|port| &*port.name))?;

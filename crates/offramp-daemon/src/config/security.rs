@@ -13,6 +13,7 @@ use offramp_adapter::vlan::{PortVlans, VIDS};
 use offramp_offload::esp::Prefix;
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use toml::{Spanned, Value};
 
 impl Check<'_> {
@@ -63,11 +64,11 @@ impl Check<'_> {
     /// binds an address to one port.
     pub(super) fn ports_share_no_address(
         &self,
-        ports: &[PortConfig],
+        ports: &[Arc<PortConfig>],
         written: &[Spanned<file::Port>],
     ) -> Result<(), ConfigError> {
         for (at, (port, written)) in last(ports, written) {
-            let shared = |other: &PortConfig| {
+            let shared = |other: &Arc<PortConfig>| {
                 let bound = |mac: &&[u8; 6]| !is_virtual_router(mac) && other.security.mac_addresses.contains(*mac);
                 let own = are_on_one_switch(port, other).then_some(&port.security.mac_addresses)?;
                 own.iter().find(bound).map(|mac| (*mac, other.name.clone()))
@@ -98,7 +99,7 @@ impl Config {
     /// of a VRRP group share the address of their virtual router. For two ports in `names`, only the later name returns
     /// the message.
     pub(super) fn shared_ip_address(&self, port: &PortConfig, names: &HashSet<&str>) -> Option<String> {
-        let shared = |other: &PortConfig| {
+        let shared = |other: &Arc<PortConfig>| {
             let is_first = names.contains(&*other.name) && other.name >= port.name;
             let (own, others) = (&port.security, &other.security);
             let is_group = |mac| is_virtual_router(mac) && others.mac_addresses.contains(mac);

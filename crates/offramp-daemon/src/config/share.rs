@@ -5,35 +5,55 @@ use super::place::ConfigError;
 use super::types::{DaemonConfig, PortConfig, SwitchConfig};
 use crate::kind::WireConfig;
 use crate::schema::file::{self, Key};
+use std::borrow::Cow;
+use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use toml::Spanned;
 
 /// Returns the ports of the file, each with its index in `ports` and its table. In `ports`, the ports of the file come
 /// last, after the ports of clients.
 pub(super) fn last<'a>(
-    ports: &'a [PortConfig],
+    ports: &'a [Arc<PortConfig>],
     written: &'a [Spanned<file::Port>],
 ) -> impl Iterator<Item = (usize, (&'a PortConfig, &'a Spanned<file::Port>))> {
     let first = ports.len() - written.len();
-    (first..).zip(ports[first..].iter().zip(written))
+    (first..).zip(ports[first..].iter().map(|port| &**port).zip(written))
 }
 
-fn the_socket(path: &Path) -> String {
-    format!("the socket {}", path.display())
+/// An interface, a socket or an address that a port creates.
+#[derive(PartialEq)]
+enum Made<'a> {
+    Socket(&'a Path),
+    /// Anything else, in words.
+    Other(Cow<'a, str>),
 }
 
-/// Returns the interfaces, sockets and addresses created by a port, each in words, with its position in the file.
-fn made(port: &PortConfig, written: Option<&Spanned<file::Port>>) -> impl Iterator<Item = (String, Range<usize>)> {
+impl fmt::Display for Made<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => write!(f, "the socket {}", path.display()),
+            Self::Other(words) => f.write_str(words),
+        }
+    }
+}
+
+/// Returns the interfaces, sockets and addresses created by a port, each with its position in the file.
+fn made<'a>(
+    port: &'a PortConfig,
+    written: Option<&Spanned<file::Port>>,
+) -> impl Iterator<Item = (Made<'a>, Range<usize>)> {
     let place = |written: &Spanned<file::Port>| {
         (place_of(&written.as_ref().host, written), place_of(&written.as_ref().wire, written))
     };
     let (host, wire) = written.map(place).unwrap_or_default();
     let of_wire = port.wire.interface().filter(|(kind, _)| kind.is_made);
-    let of_wire = of_wire.map(|(_, interface)| (format!("the interface {interface}"), wire));
-    let socket = port.host.socket.as_ref().map(|socket| the_socket(&socket.path));
-    let of_host = port.host.made.clone().or(socket).into_iter();
-    let of_host = of_host.chain(port.host.addresses.iter().map(|address| address.made.clone()));
+    let of_wire = of_wire.map(|(_, interface)| (Made::Other(format!("the interface {interface}").into()), wire));
+    let words = |made: &'a String| Made::Other(made.into());
+    let socket = || port.host.socket.as_ref().map(|socket| Made::Socket(&socket.path));
+    let of_host = port.host.made.as_ref().map(words).or_else(socket).into_iter();
+    let of_host = of_host.chain(port.host.addresses.iter().map(move |address| words(&address.made)));
     of_host.map(move |made| (made, host.clone())).chain(of_wire)
 }
 
@@ -48,7 +68,7 @@ impl Check<'_> {
     pub(super) fn nothing_is_made_twice(
         &self,
         daemon: &DaemonConfig,
-        ports: &[PortConfig],
+        ports: &[Arc<PortConfig>],
         written: &[Spanned<file::Port>],
     ) -> Result<(), ConfigError> {
         for (at, (key, path)) in daemon.sockets().enumerate() {
@@ -57,22 +77,27 @@ impl Check<'_> {
                 return Err(self.0.wrong(0..0, message));
             }
         }
-        let of_daemon = |(key, path): (&str, &PathBuf)| {
-            let what = if key == "daemon.metrics" { "socket for metrics" } else { "control socket" };
-            (the_socket(path), format!("the daemon's {what}"))
+        let of_daemon = |made: &Made<'_>| {
+            let (key, _) = daemon.sockets().find(|(_, path)| Made::Socket(path) == *made)?;
+            Some(if key == "daemon.metrics" {
+                "the daemon's socket for metrics"
+            } else {
+                "the daemon's control socket"
+            })
         };
-        let mut all: Vec<_> = daemon.sockets().map(of_daemon).collect();
         // The ports that are not from this file were already checked.
-        for port in &ports[..ports.len() - written.len()] {
-            all.extend(made(port, None).map(|(made, _)| (made, format!("that of port \"{}\"", port.name))));
-        }
+        let others = ports[..ports.len() - written.len()].iter();
+        let mut all: Vec<_> = others.flat_map(|port| made(port, None).map(|(made, _)| (made, &port.name))).collect();
         for (_, (port, written)) in last(ports, written) {
             for (made, place) in made(port, Some(written)) {
-                if let Some((_, other)) = all.iter().find(|(known, _)| *known == made) {
+                let of_port = || {
+                    all.iter().find(|(known, _)| *known == made).map(|(_, other)| format!("that of port \"{other}\""))
+                };
+                if let Some(other) = of_daemon(&made).map(str::to_owned).or_else(of_port) {
                     let message = format!("port \"{}\": {made} is {other} already; choose another", port.name);
                     return Err(self.0.wrong(place, message));
                 }
-                all.push((made, format!("that of port \"{}\"", port.name)));
+                all.push((made, &port.name));
             }
         }
         Ok(())
@@ -82,7 +107,7 @@ impl Check<'_> {
     /// port, and flood every frame.
     pub(super) fn switches_have_room(
         &self,
-        ports: &[PortConfig],
+        ports: &[Arc<PortConfig>],
         switches: &[SwitchConfig],
         written: &[Spanned<file::Switch>],
     ) -> Result<(), ConfigError> {

@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> Result<Config, String> {
 
 /// Parses a file with a valid port "b" and with port "a", whose table contains `lines` after its name.
 fn port(lines: &str) -> Result<PortConfig, String> {
-    parse(&format!("{PEER}[[port]]\nname = \"a\"\n{lines}")).map(|config| config.ports[1].clone())
+    parse(&format!("{PEER}[[port]]\nname = \"a\"\n{lines}")).map(|config| PortConfig::clone(&config.ports[1]))
 }
 
 /// Asserts that `file` is refused with an error in line `line`, and that the message contains `text`.
@@ -107,7 +107,7 @@ fn a_short_file_gets_the_defaults() {
         security: PortSecurity::default(),
         isolated: false,
     };
-    assert_eq!(config.ports[1], a);
+    assert_eq!(*config.ports[1], a);
 }
 
 #[test]

@@ -15,13 +15,15 @@ use offramp_ports::worker::Polling;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     pub(crate) daemon: DaemonConfig,
-    pub(crate) ports: Vec<PortConfig>,
+    /// The ports, shared with the previous configuration and the next one.
+    pub(crate) ports: Vec<Arc<PortConfig>>,
     pub(crate) switches: Vec<SwitchConfig>,
     /// Key files read for the configuration.
     pub(crate) key_files: Vec<PathBuf>,
@@ -41,11 +43,11 @@ impl Config {
     /// Returns the message for the first wire whose far end is missing, for example after a removal. Returns `None` if
     /// no far end is missing.
     pub(crate) fn loose_end(&self) -> Option<String> {
-        self.ports.iter().find_map(|PortConfig { name, wire, .. }| match wire {
-            WireConfig::Switch(switch) if !self.has_switch(switch) => {
+        self.ports.iter().find_map(|port| match (&port.name, &port.wire) {
+            (name, WireConfig::Switch(switch)) if !self.has_switch(switch) => {
                 Some(format!("switch \"{switch}\": port \"{name}\" is on it; remove that first"))
             }
-            WireConfig::Cable(peer) if !self.has_port(peer) => {
+            (name, WireConfig::Cable(peer)) if !self.has_port(peer) => {
                 Some(format!("port \"{peer}\": the cable of port \"{name}\" ends there; remove both together"))
             }
             _ => None,
@@ -53,7 +55,7 @@ impl Config {
     }
 
     /// Returns the ports and the switches of `target` whose names this configuration does not contain.
-    pub(crate) fn lacks(&self, target: &Self) -> (Vec<PortConfig>, Vec<SwitchConfig>) {
+    pub(crate) fn lacks(&self, target: &Self) -> (Vec<Arc<PortConfig>>, Vec<SwitchConfig>) {
         let names: HashSet<&str> = self.ports.iter().map(|port| &*port.name).collect();
         let ports = target.ports.iter().filter(|port| !names.contains(&*port.name));
         let switches = target.switches.iter().filter(|switch| !self.has_switch(&switch.name));

@@ -10,6 +10,7 @@ use crate::schema::unknown;
 use offramp_adapter::cable::RATE_BPS;
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use toml::Spanned;
 
 /// Valid rates of a cable, bits per second.
@@ -31,7 +32,7 @@ impl Check<'_> {
         &self,
         port: &PortConfig,
         written: &Spanned<file::Port>,
-        ports: &[PortConfig],
+        ports: &[Arc<PortConfig>],
         switches: &[SwitchConfig],
     ) -> Result<(), ConfigError> {
         let at = written.as_ref().wire.as_ref().map_or(written.span(), Spanned::span);
@@ -57,15 +58,15 @@ impl Check<'_> {
 
 impl Config {
     /// Returns the port with the smallest MTU on this port's switch; `None` if the port is on no switch.
-    pub(crate) fn least_mtu_on_switch(&self, port: &PortConfig) -> Option<&PortConfig> {
+    pub(crate) fn least_mtu_on_switch(&self, port: &PortConfig) -> Option<&Arc<PortConfig>> {
         let WireConfig::Switch(switch) = &port.wire else { return None };
         self.ports.iter().filter(|other| other.is_on(switch)).min_by_key(|other| other.mtu)
     }
 
     /// Returns warnings about `ports`, which are ports of this configuration.
-    pub(crate) fn warnings(&self, ports: &[PortConfig]) -> impl Iterator<Item = String> {
+    pub(crate) fn warnings(&self, ports: &[Arc<PortConfig>]) -> impl Iterator<Item = String> {
         let names: HashSet<&str> = ports.iter().map(|port| &*port.name).collect();
-        let of_port = move |port| [self.mtu_mismatch(port), self.shared_ip_address(port, &names)];
+        let of_port = move |port: &Arc<PortConfig>| [self.mtu_mismatch(port), self.shared_ip_address(port, &names)];
         ports.iter().flat_map(of_port).flatten()
     }
 
@@ -82,7 +83,7 @@ impl Config {
 }
 
 /// Checks the far end of a cable, and that the settings of both ends match.
-fn cable_peer(port: &PortConfig, peer: &str, ports: &[PortConfig]) -> Result<(), String> {
+fn cable_peer(port: &PortConfig, peer: &str, ports: &[Arc<PortConfig>]) -> Result<(), String> {
     let name = &port.name;
     if name == peer {
         return Err(format!("the cable of port \"{name}\" ends at the port itself; name another port"));
