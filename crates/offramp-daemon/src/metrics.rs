@@ -110,13 +110,14 @@ fn answer(mut stream: impl Stream, handler: &impl Handler) -> io::Result<()> {
         Head::Method => ("405 Method Not Allowed", "text/plain", "use GET\n".to_owned()),
         Head::Wrong => ("400 Bad Request", "text/plain", "not a request of HTTP/1\n".to_owned()),
     };
-    let len = text.len();
-    let mut out =
+    let (len, until) = (text.len(), Instant::now() + LINE_TIME_MAX);
+    let fields =
         format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n");
-    if !matches!(head, Head::Metrics { wants_body: false, .. }) {
-        out.push_str(&text);
+    write_before(&mut stream, fields.as_bytes(), until)?;
+    match head {
+        Head::Metrics { wants_body: false, .. } => Ok(()),
+        _ => write_before(&mut stream, text.as_bytes(), until),
     }
-    write_before(&mut stream, out.as_bytes(), Instant::now() + LINE_TIME_MAX)
 }
 
 /// The kind of a request, determined from its head (request line and header fields).

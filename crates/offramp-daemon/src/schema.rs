@@ -38,7 +38,7 @@ pub use moderation::Moderation;
 pub use names::{Difference, Names};
 pub use request::{CAPTURE_BUFFER, CAPTURE_BUFFER_DEFAULT, Request, SNAPLEN_MAX, VERSION};
 pub use sandbox::{SandboxLevel, SandboxStatus};
-pub(crate) use status::lost_frames;
 pub use status::{DirectionStatus, HistogramStatus, PortStatus, QueueStatus, Rates, Status, WireLost};
+pub(crate) use status::{LostFrames, lost_frames};
 pub use switch::{FloodStatus, ReservedStatus, STATIONS_MAX, StationStatus, SwitchStatus};
 pub use word::unknown;

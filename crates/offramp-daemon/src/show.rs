@@ -138,10 +138,10 @@ impl FeatureStates {
         let has = |set: Offloads| set.contains(name.offload);
         let (allowed, in_use) = (has(self.allowed), has(self.in_use));
         FeatureStatus {
-            name: name.name.to_owned(),
-            ethtool: name.ethtool.to_owned(),
-            virtio: name.virtio.to_owned(),
-            ndis: name.ndis.to_owned(),
+            name: name.name.into(),
+            ethtool: name.ethtool.into(),
+            virtio: name.virtio.into(),
+            ndis: name.ndis.into(),
             allowed,
             offered: has(self.offered),
             negotiated: has(self.negotiated),
@@ -171,7 +171,7 @@ fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats, is
             return direction.into();
         }
         let lost = Loss::ALL.iter().map(|&reason| (reason, direction.lost(reason))).filter(|(_, count)| *count > 0);
-        let lost = lost.map(|(reason, count)| (reason.name().to_owned(), count)).collect();
+        let lost = lost.map(|(reason, count)| (reason.name().into(), count)).collect();
         DirectionStatus { lost, ..DirectionStatus::default() }
     };
     let mut status = QueueStatus {
@@ -189,7 +189,7 @@ fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats, is
 /// Returns the frames lost at the interface on a port's wire, in both directions.
 fn wire_lost(port: &Port, stats: &QueueStats) -> WireLost {
     let mut receive = lost_frames(&stats.transmit);
-    *receive.entry(Loss::Drop.name().to_owned()).or_default() += port.wire_unread();
+    *receive.entry(Loss::Drop.name().into()).or_default() += port.wire_unread();
     WireLost { transmit: lost_frames(&stats.receive), receive }
 }
 

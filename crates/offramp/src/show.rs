@@ -202,7 +202,7 @@ mod tests {
             counts: [("frames_out", frames_out), ("bytes_out", bytes_out), ("interrupts", interrupts)]
                 .into_iter()
                 .collect(),
-            lost: [("drop".to_owned(), drop)].into(),
+            lost: [("drop".into(), drop)].into(),
             ..DirectionStatus::default()
         };
         let rates = rates(&direction(300, 5000, 7, 50), &direction(100, 1000, 5, 40), 2.0);

@@ -1,14 +1,15 @@
 //! The metrics of a daemon as `OpenMetrics` 1.0 text.
 //!
-//! The text of hundreds of ports has tens of thousands of samples, so the labels of a port are formatted once, and a
-//! sample is appended without further allocation where possible.
+//! The text of hundreds of ports has tens of thousands of samples, so the labels of a port and of its directions are
+//! formatted once, and a sample is appended without further allocation where possible.
 
 use crate::schema::{
-    AssociationStatus, Counts, DirectionStatus, FeatureStatus, HistogramStatus, PortStatus, Status, SwitchStatus,
+    AssociationStatus, Counts, DirectionStatus, FeatureStatus, HistogramStatus, LostFrames, PortStatus, Status,
+    SwitchStatus,
 };
 use offramp_adapter::stats::{Direction, Histogram, Row};
 use offramp_ports::vhost_user::guest_rows;
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -17,8 +18,14 @@ const PREFIX: &str = "offramp_";
 /// Units that a metric's name may end with. For such a metric, the format has a line with the unit.
 const UNITS: [&str; 2] = ["seconds", "bytes"];
 
-/// The labels of a sample, as text: `port="vm0",queue="0"`.
-type Labels = String;
+/// The labels of a sample: as text, such as `port="vm0",queue="0"`, then one more label, if any.
+struct Labels<'a>(Cow<'a, str>, Option<(&'static str, &'a str)>);
+
+impl<'a, T: Into<Cow<'a, str>>> From<T> for Labels<'a> {
+    fn from(text: T) -> Self {
+        Self(text.into(), None)
+    }
+}
 
 /// A function that reads a counter.
 type Of<T> = fn(&T) -> u64;
@@ -45,35 +52,33 @@ enum Value<'a> {
 }
 
 /// Returns one label.
-fn label(name: &str, value: &str) -> Labels {
-    let mut labels = Labels::new();
-    add_label(&mut labels, name, value);
-    labels
+fn label(name: &str, value: &str) -> String {
+    with("", name, value)
 }
 
 /// Returns the labels with a further label.
-fn with(labels: &str, name: &str, value: &str) -> Labels {
-    let mut more = Labels::with_capacity(labels.len() + name.len() + value.len() + 4);
+fn with(labels: &str, name: &str, value: &str) -> String {
+    let mut more = String::with_capacity(labels.len() + name.len() + value.len() + 4);
     more.push_str(labels);
+    if !labels.is_empty() {
+        more.push(',');
+    }
     add_label(&mut more, name, value);
     more
 }
 
-fn add_label(labels: &mut Labels, name: &str, value: &str) {
-    if !labels.is_empty() {
-        labels.push(',');
-    }
-    labels.push_str(name);
-    labels.push_str("=\"");
-    for part in value.split_inclusive(['\\', '"', '\n']) {
-        match part.char_indices().next_back() {
-            Some((at, '\n')) => labels.extend([&part[..at], "\\n"]),
-            Some((at, special @ ('\\' | '"'))) => {
-                labels.push_str(&part[..at]);
-                labels.extend(['\\', special]);
+fn add_label(labels: &mut String, name: &str, value: &str) {
+    labels.extend([name, "=\""]);
+    if value.bytes().any(|byte| matches!(byte, b'\\' | b'"' | b'\n')) {
+        for c in value.chars() {
+            match c {
+                '\n' => labels.push_str("\\n"),
+                '\\' | '"' => labels.extend(['\\', c]),
+                _ => labels.push(c),
             }
-            _ => labels.push_str(part),
         }
+    } else {
+        labels.push_str(value);
     }
     labels.push('"');
 }
@@ -83,7 +88,13 @@ struct Text(String);
 
 impl Text {
     /// Writes a metric with its samples. A unit of the metric is part of `name`, at its end.
-    fn metric<'a>(&mut self, kind: Kind, name: &str, help: &str, samples: impl Iterator<Item = (Labels, Value<'a>)>) {
+    fn metric<'a, L: Into<Labels<'a>>>(
+        &mut self,
+        kind: Kind,
+        name: &str,
+        help: &str,
+        samples: impl Iterator<Item = (L, Value<'a>)>,
+    ) {
         let word = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
@@ -99,6 +110,7 @@ impl Text {
         // All histograms of a metric have the same bounds.
         let mut bounds = Vec::new();
         for (labels, value) in samples {
+            let labels = labels.into();
             match value {
                 Value::Number(number) => {
                     self.sample(&name, suffix(kind), &labels);
@@ -111,7 +123,8 @@ impl Text {
                 Value::Histogram(of, upper_bounds, per) => {
                     if bounds.is_empty() {
                         let finite = upper_bounds().into_iter().map(|bound| format!("{:?}", bound as f64 / per));
-                        bounds = finite.chain(["+Inf".to_owned()]).collect();
+                        let all = finite.chain(["+Inf".to_owned()]);
+                        bounds = all.map(|bound| format!("{name}_bucket{{le=\"{bound}\",")).collect();
                     }
                     self.histogram(&name, &labels, of, &bounds, per);
                 }
@@ -119,16 +132,18 @@ impl Text {
         }
     }
 
-    fn histogram(&mut self, name: &str, labels: &str, of: &HistogramStatus, bounds: &[String], per: f64) {
+    /// Writes a histogram. `buckets` are the texts before the labels of each bucket's sample.
+    fn histogram(&mut self, name: &str, labels: &Labels<'_>, of: &HistogramStatus, buckets: &[String], per: f64) {
         self.sample(name, "_sum", labels);
         self.float(of.sum as f64 / per);
         self.sample(name, "_count", labels);
         self.number(of.counts.iter().sum());
         let mut below = 0;
-        for (bound, count) in bounds.iter().zip(&of.counts) {
+        for (bucket, count) in buckets.iter().zip(&of.counts) {
             below += count;
-            self.0.extend([name, "_bucket{le=\"", bound.as_str(), "\","]);
-            self.0.extend([labels, "} "]);
+            self.0.push_str(bucket);
+            self.labels(labels);
+            self.0.push_str("} ");
             self.number(below);
         }
     }
@@ -139,33 +154,44 @@ impl Text {
     }
 
     /// Writes the name and the labels of a sample.
-    fn sample(&mut self, name: &str, suffix: &str, labels: &str) {
+    fn sample(&mut self, name: &str, suffix: &str, labels: &Labels<'_>) {
         self.0.extend([name, suffix]);
-        if !labels.is_empty() {
-            self.0.extend(["{", labels, "}"]);
+        if !labels.0.is_empty() {
+            self.0.push('{');
+            self.labels(labels);
+            self.0.push('}');
         }
         self.0.push(' ');
     }
 
+    fn labels(&mut self, Labels(text, more): &Labels<'_>) {
+        self.0.push_str(text);
+        if let Some((name, value)) = more {
+            self.0.push(',');
+            add_label(&mut self.0, name, value);
+        }
+    }
+
     fn number(&mut self, number: u64) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.0, "{number}");
+        self.0.push_str(itoa::Buffer::new().format(number));
+        self.0.push('\n');
     }
 
     fn float(&mut self, number: f64) {
+        // Writing to a string cannot fail.
         let _ = writeln!(self.0, "{number:?}");
     }
 
     /// Writes one metric for each of the `rows` with a metric name, with one sample for each element of `counts`.
-    fn rows(&mut self, prefix: &str, rows: impl Iterator<Item = &'static Row>, counts: &[(Labels, &Counts)]) {
-        for row in rows {
+    fn rows(&mut self, prefix: &str, rows: impl Iterator<Item = &'static Row>, counts: &[(&str, &Counts)]) {
+        for (place, row) in rows.enumerate() {
             let Some(metric) = row.metric else { continue };
             let kind = if row.is_gauge { Kind::Gauge } else { Kind::Counter };
             let is_time = row.name.ends_with("_ns");
             let samples = counts.iter().map(|(labels, counts)| {
-                let count = counts.get(row.name).unwrap_or(0);
+                let count = counts.get_at(place, row.name).unwrap_or(0);
                 let seconds = || Value::Seconds(Duration::from_nanos(count).as_secs_f64());
-                (labels.clone(), if is_time { seconds() } else { Value::Number(count) })
+                (*labels, if is_time { seconds() } else { Value::Number(count) })
             });
             let unit = if is_time { "_seconds" } else { "" };
             self.metric(kind, &format!("{prefix}{metric}{unit}"), row.help, samples);
@@ -184,12 +210,12 @@ fn suffix(kind: Kind) -> &'static str {
 
 /// Returns all metrics of a daemon as text. `kernel` is the release of the kernel on which it runs.
 pub fn text(status: &Status, kernel: &str) -> String {
-    let metrics = Metrics(status);
+    let metrics = Metrics::new(status);
     let mut text = Text(String::new());
     let build = with(&label("version", &status.offramp), "kernel", kernel);
     text.metric(Kind::Info, "build", "The program, and the kernel below it.", [(build, Value::Number(1))].into_iter());
     let uptime = Value::Seconds(Duration::from_nanos(status.uptime_ns).as_secs_f64());
-    let uptime = [(Labels::new(), uptime)].into_iter();
+    let uptime = [("", uptime)].into_iter();
     text.metric(Kind::Gauge, "uptime_seconds", "Time since the daemon began.", uptime);
     metrics.encode_directions(&mut text);
     metrics.encode_ports(&mut text);
@@ -201,34 +227,43 @@ pub fn text(status: &Status, kernel: &str) -> String {
 }
 
 /// The status to be written.
-struct Metrics<'a>(&'a Status);
+struct Metrics<'a> {
+    status: &'a Status,
+    /// The ports, each with its label.
+    ports: Vec<(String, &'a PortStatus)>,
+}
 
-impl Metrics<'_> {
-    fn ports(&self) -> impl Iterator<Item = (Labels, &PortStatus)> + Clone {
-        self.0.ports.iter().map(|port| (label("port", &port.name), port))
+impl<'a> Metrics<'a> {
+    fn new(status: &'a Status) -> Self {
+        Self { status, ports: status.ports.iter().map(|port| (label("port", &port.name), port)).collect() }
     }
 
-    fn directions(&self) -> impl Iterator<Item = (Labels, &DirectionStatus)> + Clone {
-        let queues = self.ports().flat_map(|(labels, port)| port.queues.iter().map(move |of| (labels.clone(), of)));
+    fn ports(&self) -> impl Iterator<Item = (&str, &PortStatus)> + Clone {
+        self.ports.iter().map(|(labels, port)| (labels.as_str(), *port))
+    }
+
+    fn directions(&self) -> impl Iterator<Item = (String, &DirectionStatus)> {
+        let queues = self.ports().flat_map(|(labels, port)| port.queues.iter().map(move |of| (labels, of)));
         queues.flat_map(|(labels, queue)| {
             [("transmit", &queue.transmit), ("receive", &queue.receive)].map(|(direction, of)| {
-                (with(&with(&labels, "direction", direction), "queue", &queue.index.to_string()), of)
+                (with(&with(labels, "direction", direction), "queue", &queue.index.to_string()), of)
             })
         })
     }
 
     fn encode_directions(&self, text: &mut Text) {
-        let directions = self.directions();
-        let counts: Vec<_> = directions.clone().map(|(labels, of)| (labels, &of.counts)).collect();
+        let directions: Vec<_> = self.directions().collect();
+        let directions = || directions.iter().map(|(labels, of)| (labels.as_str(), *of));
+        let counts: Vec<_> = directions().map(|(labels, of)| (labels, &of.counts)).collect();
         text.rows("", Direction::ROWS.iter(), &counts);
-        let lost = directions.clone().flat_map(|(labels, of)| by_reason(labels, &of.lost));
+        let lost = directions().flat_map(|(labels, of)| by_reason(labels, &of.lost));
         text.metric(Kind::Counter, "lost_frames", "Lost frames, each once, by reason.", lost);
         let help = "Frames and super-frames of the host in one batch. With few in each, threads wake for little.";
-        let batches = directions.clone().map(|(labels, of)| (labels, histogram::<1>(&of.batch_frames, 1.0)));
+        let batches = directions().map(|(labels, of)| (labels, histogram::<1>(&of.batch_frames, 1.0)));
         text.metric(Kind::Histogram, "batch_frames", help, batches);
         let help = "Wait of the oldest frame for each interrupt deferred by moderation; none with the policy `off`. A guest \
                     that polls, or sees frames before the interrupt, did not wait.";
-        let received = directions.filter(|(labels, _)| labels.contains(",direction=\"receive\","));
+        let received = directions().filter(|(labels, _)| labels.contains(",direction=\"receive\","));
         let waits = received.map(|(labels, of)| (labels, histogram::<1000>(&of.interrupt_wait_ns, 1e9)));
         text.metric(Kind::Histogram, "interrupt_wait_seconds", help, waits);
     }
@@ -236,10 +271,11 @@ impl Metrics<'_> {
     fn encode_ports(&self, text: &mut Text) {
         let lost = self.ports().filter_map(|(labels, port)| Some((labels, port.wire_lost.as_ref()?)));
         let lost = lost.flat_map(|(labels, lost)| {
-            [("transmit", &lost.transmit), ("receive", &lost.receive)]
-                .into_iter()
-                .flat_map(move |(direction, lost)| by_reason(with(&labels, "direction", direction), lost))
+            let both = [("transmit", &lost.transmit), ("receive", &lost.receive)];
+            both.map(|(direction, lost)| (with(labels, "direction", direction), lost))
         });
+        let lost: Vec<_> = lost.collect();
+        let lost = lost.iter().flat_map(|(labels, lost)| by_reason(labels, lost));
         let help = "Frames lost at the interface on the port's wire, by reason.";
         text.metric(Kind::Counter, "wire_lost_frames", help, lost);
         let stalled = |port: &PortStatus| port.queues.iter().filter(|queue| queue.stalled.is_some()).count() as u64;
@@ -248,8 +284,9 @@ impl Metrics<'_> {
         let links = self.ports().map(|(labels, port)| (labels, Value::Number(port.link.unwrap_or(true).into())));
         text.metric(Kind::Gauge, "link_on", "0 while the operator has set the port's link off.", links);
         let features = self.ports().flat_map(|(labels, port)| {
-            let of = move |of: &FeatureStatus| (with(&labels, "feature", &of.name), Value::Number(of.in_use.into()));
-            port.features.iter().map(of)
+            port.features.iter().map(move |of: &FeatureStatus| {
+                (Labels(labels.into(), Some(("feature", &of.name))), Value::Number(of.in_use.into()))
+            })
         });
         text.metric(Kind::Gauge, "feature_in_use", "1 for a feature in use.", features);
     }
@@ -271,7 +308,7 @@ impl Metrics<'_> {
     }
 
     fn encode_switches(&self, text: &mut Text) {
-        let switches = || self.0.switches.iter().map(|switch| (label("switch", &switch.name), switch));
+        let switches = || self.status.switches.iter().map(|switch| (label("switch", &switch.name), switch));
         let gauges: [(_, _, Known<SwitchStatus>); 4] = [
             ("switch_ports", "Ports of a switch.", |switch| Some(switch.ports.len() as u64)),
             ("switch_stations", "Stations that a switch knows, within the ageing time.", |switch| {
@@ -316,7 +353,7 @@ impl Metrics<'_> {
         for (name, help, count) in counters {
             let samples = self.ports().flat_map(|(labels, port)| {
                 port.ipsec.iter().flat_map(|ipsec| &ipsec.associations).map(move |sa| {
-                    let labels = with(&labels, "direction", &sa.direction);
+                    let labels = with(labels, "direction", &sa.direction);
                     (with(&labels, "spi", &format!("{:#010x}", sa.spi)), Value::Number(count(sa)))
                 })
             });
@@ -326,8 +363,8 @@ impl Metrics<'_> {
 }
 
 /// Returns one sample for each loss reason.
-fn by_reason(labels: Labels, lost: &BTreeMap<String, u64>) -> impl Iterator<Item = (Labels, Value<'_>)> {
-    lost.iter().map(move |(reason, count)| (with(&labels, "reason", reason), Value::Number(*count)))
+fn by_reason<'a>(labels: &'a str, lost: &'a LostFrames) -> impl Iterator<Item = (Labels<'a>, Value<'a>)> {
+    lost.iter().map(move |(reason, count)| (Labels(labels.into(), Some(("reason", reason))), Value::Number(*count)))
 }
 
 fn histogram<const UNIT: u64>(of: &HistogramStatus, per: f64) -> Value<'_> {

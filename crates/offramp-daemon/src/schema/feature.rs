@@ -4,6 +4,7 @@ use super::word::unknown_near;
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_offload::names;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Returns the bits of a feature or a group of features, by offramp's name or ethtool's name.
 ///
@@ -29,13 +30,13 @@ pub fn feature(name: &str) -> Result<Offloads, String> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureStatus {
     /// The name used by the daemon.
-    pub name: String,
+    pub name: Cow<'static, str>,
     /// The name used by ethtool.
-    pub ethtool: String,
+    pub ethtool: Cow<'static, str>,
     /// The name of the feature bit in the virtio specification.
-    pub virtio: String,
+    pub virtio: Cow<'static, str>,
     /// The keyword used by Windows.
-    pub ndis: String,
+    pub ndis: Cow<'static, str>,
     /// The user allows the feature.
     pub allowed: bool,
     /// The daemon offers the feature to the host.

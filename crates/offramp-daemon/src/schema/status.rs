@@ -10,6 +10,7 @@ use super::switch::SwitchStatus;
 use crate::kind::{HostStatus, WireStatus};
 use offramp_adapter::stats::{Direction, Histogram, Loss, NetDevColumns};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// The status of the daemon and its ports.
@@ -88,14 +89,17 @@ fn is_there() -> bool {
     true
 }
 
+/// Lost frames, by reason.
+pub type LostFrames = BTreeMap<Cow<'static, str>, u64>;
+
 /// Frames lost at the interface on a port's wire, by reason.
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireLost {
     /// Frames sent by the adapter that the interface refused.
-    pub transmit: BTreeMap<String, u64>,
+    pub transmit: LostFrames,
     /// Frames that arrived at the interface and did not reach the adapter.
-    pub receive: BTreeMap<String, u64>,
+    pub receive: LostFrames,
 }
 
 /// The status of one queue pair.
@@ -127,7 +131,7 @@ pub struct DirectionStatus {
     #[cfg_attr(test, schemars(with = "BTreeMap<String, u64>"))]
     pub counts: Counts,
     /// Lost frames, by reason.
-    pub lost: BTreeMap<String, u64>,
+    pub lost: LostFrames,
     /// Number of the host's frames per batch; empty if an older daemon does not send this histogram.
     #[serde(default)]
     pub batch_frames: HistogramStatus,
@@ -172,8 +176,8 @@ impl<const UNIT: u64> From<&Histogram<UNIT>> for HistogramStatus {
 }
 
 /// Returns the number of lost frames in a direction, by reason.
-pub fn lost_frames(direction: &Direction) -> BTreeMap<String, u64> {
-    Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect()
+pub fn lost_frames(direction: &Direction) -> LostFrames {
+    Loss::ALL.iter().map(|&reason| (reason.name().into(), direction.lost(reason))).collect()
 }
 
 /// Rates per second.

@@ -221,10 +221,10 @@ mod tests {
     #[test]
     fn offloads_in_use_are_shown_by_groups() {
         let feature = |name: &str, in_use| FeatureStatus {
-            name: name.to_owned(),
-            ethtool: String::new(),
-            virtio: String::new(),
-            ndis: String::new(),
+            name: name.to_owned().into(),
+            ethtool: "".into(),
+            virtio: "".into(),
+            ndis: "".into(),
             allowed: true,
             offered: true,
             negotiated: in_use,

@@ -157,9 +157,9 @@ fn features(features: &[FeatureStatus], style: Style) -> Vec<String> {
             Some(WaitsFor::Negotiation) => format!("{}, pending", on(feature.in_use)),
             Some(reason) => format!("{}, {}", on(feature.in_use), waits_text(reason)),
         };
-        let names = [&feature.ethtool, &feature.virtio, &feature.ndis].map(String::clone);
+        let names = [&feature.ethtool, &feature.virtio, &feature.ndis].map(|name| name.to_string());
         let states = [feature.allowed, feature.offered, feature.negotiated].map(on);
-        [vec![feature.name.clone()], states.to_vec(), vec![in_use], names.to_vec()].concat()
+        [vec![feature.name.to_string()], states.to_vec(), vec![in_use], names.to_vec()].concat()
     };
     let mut lines = table(&heading, features.iter().map(row), usize::MAX, style);
     if features.iter().any(|feature| feature.waits_for == Some(WaitsFor::Negotiation)) {
@@ -334,7 +334,7 @@ mod tests {
     fn direction(drop: u64) -> DirectionStatus {
         DirectionStatus {
             counts: [("memory_bytes_max", drop * 256), ("burst_frames_max", drop)].into_iter().collect(),
-            lost: [("drop".to_owned(), drop), ("malformed".to_owned(), 0)].into(),
+            lost: [("drop".into(), drop), ("malformed".into(), 0)].into(),
             ..DirectionStatus::default()
         }
     }

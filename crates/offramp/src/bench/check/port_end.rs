@@ -92,7 +92,7 @@ impl PortEnd {
         let tap = LocalEnd::open(&format!("{within}{interface}"), state_dir, progress)?;
         let description = Description { name: port.name, ..tap.description().clone() };
         let found: BTreeMap<String, bool> =
-            port.features.into_iter().map(|feature| (feature.name, feature.allowed)).collect();
+            port.features.into_iter().map(|feature| (feature.name.into_owned(), feature.allowed)).collect();
         Ok(Self { tap, description, control: control.to_owned(), now: found.clone(), found })
     }
 
@@ -102,7 +102,8 @@ impl PortEnd {
         let request = Request::Set { version: VERSION, port, features, moderation, limit, link: None };
         match ask(&control, &request).map_err(|error| failed(&error))? {
             Outcome::Changed(changed) => {
-                self.now.extend(changed.features.into_iter().map(|feature| (feature.name, feature.allowed)));
+                self.now
+                    .extend(changed.features.into_iter().map(|feature| (feature.name.into_owned(), feature.allowed)));
                 Ok(())
             }
             _ => Err(failed(&ClientError::Unexpected(control))),
