@@ -157,7 +157,7 @@ fn features(features: &[FeatureStatus], style: Style) -> Vec<String> {
             Some(WaitsFor::Negotiation) => format!("{}, pending", on(feature.in_use)),
             Some(reason) => format!("{}, {}", on(feature.in_use), waits_text(reason)),
         };
-        let names = [&feature.ethtool, &feature.virtio, &feature.ndis].map(|name| name.to_string());
+        let names = [&feature.ethtool, &feature.virtio, &feature.ndis].map(ToString::to_string);
         let states = [feature.allowed, feature.offered, feature.negotiated].map(on);
         [vec![feature.name.to_string()], states.to_vec(), vec![in_use], names.to_vec()].concat()
     };
