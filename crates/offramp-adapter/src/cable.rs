@@ -156,7 +156,7 @@ impl Batch {
 #[derive(Debug, Default)]
 struct Frames<'a> {
     slots: slice::Iter<'a, Slot>,
-    /// The bytes of the batch from offset `start` on: all frames of `slots` and perhaps earlier ones.
+    /// The bytes of the batch from offset `start` on: all frames of `slots`, and perhaps earlier frames.
     bytes: &'a mut [u8],
     start: usize,
 }

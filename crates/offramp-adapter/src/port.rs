@@ -294,8 +294,8 @@ pub trait WirePort {
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]>;
 
     /// Takes up to `frames_max` frames that arrived by `now_ns`, and lends them together until the next call. Takes
-    /// every returned frame, even if the caller does not read the frame. Returns no frame only if [`WirePort::take`]
-    /// would return none. A wire that lends one frame at a time can use the default method.
+    /// every returned frame, even if the caller does not read the frame. Returns at least one frame if `frames_max` is
+    /// above 0 and [`WirePort::take`] would return a frame. A wire that lends one frame at a time can use the default method.
     #[inline]
     fn take_run(&mut self, now_ns: u64, frames_max: usize) -> impl Iterator<Item = &mut [u8]> {
         if frames_max == 0 { None } else { self.take(now_ns) }.into_iter()

@@ -59,23 +59,24 @@ impl<W: WirePort> Receive<'_, W> {
         while frames < batch_frames && (is_draining || deliver.meter.is_open(now_ns)) {
             // After each frame, a limited host may be at its limit.
             let run_frames = if deliver.meter.is_limited() { 1 } else { batch_frames - frames };
-            let (taken, bytes) = (Cell::new(0), Cell::new(0));
-            let admitted = wire.take_run(now_ns, run_frames).filter_map(|frame| {
+            let (taken, admitted, bytes) = (Cell::new(0), Cell::new(0), Cell::new(0));
+            let run = wire.take_run(now_ns, run_frames).filter_map(|frame| {
                 taken.set(taken.get() + 1);
-                let admitted = if port.plan.is_link_on { port.vlans.take_from_wire(frame) } else { Err(Loss::LinkOff) };
-                let frame = admitted.map_err(|reason| lose(&queues[0].receive, reason, 1)).ok()?;
+                let taken = if port.plan.is_link_on { port.vlans.take_from_wire(frame) } else { Err(Loss::LinkOff) };
+                let frame = taken.map_err(|reason| lose(&queues[0].receive, reason, 1)).ok()?;
+                admitted.set(admitted.get() + 1);
                 bytes.set(bytes.get() + frame.len());
                 Some(frame)
             });
             if passes {
-                admitted.for_each(|frame| deliver.pass_received(&mut outlet, frame));
+                run.for_each(|frame| deliver.pass_received(&mut outlet, frame));
             } else {
-                deliver.push_run(&mut outlet, admitted, now_ns);
+                deliver.push_run(&mut outlet, run, now_ns);
             }
             if taken.get() == 0 {
                 break;
             }
-            deliver.meter.spend(taken.get(), bytes.get());
+            deliver.meter.spend(admitted.get(), bytes.get());
             frames += taken.get();
         }
         deliver.end_batch(&mut outlet, now_ns);

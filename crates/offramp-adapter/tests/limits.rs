@@ -8,8 +8,10 @@ use offramp_adapter::limit::{PortLimits, RateLimit};
 use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, InPlace, PortError};
+use offramp_adapter::port_security::PortSecurity;
 use offramp_adapter::stats::{Loss, QueueStats};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
+use offramp_adapter::vlan::PortVlans;
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{RxMeta, TxMeta};
@@ -261,6 +263,18 @@ fn limit(net: &mut dyn Net, is_transmit: bool, limit: RateLimit) {
 
 fn is_near(found: u64, expected: f64, way: &str) {
     assert!((found as f64 / expected - 1.0).abs() <= 0.01, "{way}: {found} frames, not {expected}");
+}
+
+#[test]
+fn frames_of_other_vlans_do_not_use_up_the_limit_of_a_receiver() {
+    const FRAMES: u64 = 50_000;
+    let config = AdapterConfig::default();
+    let vlans = PortVlans::new(Some(10), &[]).unwrap();
+    let receiver = PortControl::secured(&config, PortSecurity { vlans, ..PortSecurity::default() });
+    let mut net = Cable::with_queues(&[PortControl::new(&config), receiver], vec![Flood::plain(1, 2, 60, FRAMES)]);
+    limit(&mut net, false, frames(1000));
+    net.run(0, SECOND_NS);
+    assert_eq!(net.stats(1).receive.lost(Loss::Vlan), FRAMES);
 }
 
 /// A sender, the wire bytes of each frame, the rate limit, and the permitted number of frames per second.

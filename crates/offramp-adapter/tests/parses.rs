@@ -138,6 +138,10 @@ fn parses_on_a_cable(sa: Option<&SaConfig>) -> (u64, u64, u64) {
 }
 
 fn parses_on_a_cable_to(receiver: Host, sa: Option<&SaConfig>) -> (u64, u64, u64) {
+    parses_of(super_frame(), receiver, sa)
+}
+
+fn parses_of(sent: (TxMeta, Vec<u8>), receiver: Host, sa: Option<&SaConfig>) -> (u64, u64, u64) {
     let config = AdapterConfig::default();
     let (near, far) = cable(&CableConfig::default());
     let controls = [PortControl::new(&config), PortControl::new(&config)];
@@ -146,7 +150,7 @@ fn parses_on_a_cable_to(receiver: Host, sa: Option<&SaConfig>) -> (u64, u64, u64
             control.change_ipsec(&[SaChange::Add { direction, config: Box::new(sa.clone()) }]).unwrap();
         }
     }
-    let mut sender = QueuePair::new(&config, &controls[0], 0, Host::sending([super_frame()]), near);
+    let mut sender = QueuePair::new(&config, &controls[0], 0, Host::sending([sent]), near);
     let mut receiver = QueuePair::new(&config, &controls[1], 0, receiver, far);
     let mut counts = (0, 0);
     for now_us in 0..1000 {
@@ -161,9 +165,13 @@ fn parses_on_a_cable_to(receiver: Host, sa: Option<&SaConfig>) -> (u64, u64, u64
 }
 
 #[test]
-fn a_cable_parses_a_super_frame_once_and_of_the_wire_only_the_first_two_frames() {
-    // The first two frames tell what each further frame looks like.
+fn a_cable_parses_a_super_frame_once_and_of_the_wire_only_the_first_two_frames_and_a_shorter_last_one() {
+    // The first two frames determine the expected headers of the others.
     assert_eq!(parses_on_a_cable(None), (1, 2, SEGMENTS));
+    let (meta, mut frame) = super_frame();
+    frame.truncate(frame.len() - 100);
+    let with_a_shorter_last_segment = parses_of((meta, frame), Host::new(Offloads::all(), true), None);
+    assert_eq!(with_a_shorter_last_segment, (1, 3, SEGMENTS));
 }
 
 #[test]

@@ -22,8 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum time to wait for the end of another client's capture, and the time between two attempts.
+/// Maximum wait for the end of another client's capture.
 const CAPTURE_END_TIME_MAX: Duration = Duration::from_secs(2);
+/// Interval between two attempts.
 const CAPTURE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The running ports and switches of a configuration. Dropping the daemon ends the ports and switches; [`Daemon::stop`]
@@ -304,8 +305,7 @@ impl Handler for Daemon {
             }
             drop(state);
             if Instant::now() >= until {
-                let message =
-                    format!("port \"{port}\" is captured already, which one client at a time can do; stop that first");
+                let message = format!("port \"{port}\" is captured already by another client; stop that capture first");
                 return Err(Answer::refuse(RefusalCode::Busy, message));
             }
             thread::sleep(CAPTURE_CHECK_INTERVAL);

@@ -145,7 +145,7 @@ pub unsafe fn copy_and_sum_to(src: &[u8], dst: *mut u8) -> Sum {
     Sum(unsafe { kernel::active().copy_and_sum_to(src, dst) })
 }
 
-/// Does work that copies many messages, around the copy of the fastest kernel.
+/// Does `work`, compiled for the vector instructions of the fastest kernel.
 #[inline]
 pub(crate) fn many_copies<W: ManyCopies>(work: W) -> W::Output {
     kernel::active().run(work)

@@ -278,8 +278,8 @@ impl VhostUser {
         let _ = self.stop.write(1);
     }
 
-    /// Disconnects the frontend and ends the control thread, which unmaps the guest's memory. The queues continue
-    /// without a guest until the queues' threads drop the queues.
+    /// Disconnects the frontend, and waits until the control thread has unmapped the guest's memory. The thread then
+    /// destroys its I/O context. The queues continue without a guest until the queues' threads drop the queues.
     pub fn close(&mut self) {
         self.begin_close();
         // No thread polls the queues that were not taken. Drop these queues, so that no thread waits for them.

@@ -23,7 +23,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 /// The version with the commit, set by `build.rs` or by `tools/release`.
 const VERSION: &str = env!("OFFRAMP_VERSION");
 
-/// Maximum width of help, characters: of a wider terminal, help uses this many columns.
+/// Maximum width of help in columns, also on a wider terminal.
 const HELP_WIDTH_MAX: usize = 100;
 
 /// A network adapter in software for Linux, and an honest figure for the worth of each offload.

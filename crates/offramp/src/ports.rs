@@ -23,7 +23,7 @@ Exit status: 0 added; 2 wrong options, refused, or no daemon answered.";
 const REMOVE_NOTES: &str = "\
 All named ports and switches are removed, or none. Guests are disconnected, and their frames under way are lost.
 No other port loses a frame. Remove a switch after its ports, and both ports of a cable together.
-The interface of a TAP disappears with its port, except an existing one (host.existing). Only a restart makes it again.
+The interface of a TAP disappears with its port, except with host.existing. A restart of the daemon makes it again.
 
 Exit status: 0 removed; 2 wrong options, refused, or no daemon answered.";
 

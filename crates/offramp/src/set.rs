@@ -135,7 +135,7 @@ fn is_on(name: &str, state: &str) -> Result<bool, String> {
         "on" => Ok(true),
         "off" => Ok(false),
         "up" if name == LINK => Err("link: \"up\" means on; write on".to_owned()),
-        "down" if name == LINK => Err("link: \"down\" means off; write off".to_owned()),
+        "down" if name == LINK => Err("link: unknown state \"down\"; use off".to_owned()),
         other => Err(format!("{name}: {}", unknown("state", other, ["on", "off"]))),
     }
 }
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((parsed("on"), parsed("off")), (Ok(true), Ok(false)));
         let message = parsed("maybe").unwrap_err();
         assert!(message.starts_with("link: unknown state \"maybe\"") && message.ends_with("on, off"), "{message}");
-        assert_eq!(parsed("down").unwrap_err(), "link: \"down\" means off; write off");
+        assert_eq!(parsed("down").unwrap_err(), "link: unknown state \"down\"; use off");
         assert_eq!(parsed("up").unwrap_err(), "link: \"up\" means on; write on");
         assert_eq!(parsed("off tso4").unwrap_err(), "link takes one word, on or off, not \"off tso4\"");
     }

@@ -36,7 +36,8 @@ pub fn explained(mut error: clap::Error, words: &[String]) -> clap::Error {
             error.insert(suggested, ContextValue::String(near));
         }
     }
-    let tip = remedy(words).or_else(|| meant(words).map(|line| format!("did you mean: offramp {line}")));
+    let is_known = error.get(ContextKind::SuggestedArg).is_some();
+    let tip = remedy(words, is_known).or_else(|| meant(words).map(|line| format!("did you mean: offramp {line}")));
     if let Some(tip) = tip {
         // The parser's usage line has the suggested option.
         if error.remove(ContextKind::SuggestedArg).is_some() {
@@ -47,8 +48,9 @@ pub fn explained(mut error: clap::Error, words: &[String]) -> clap::Error {
     error
 }
 
-/// Returns the remedy for a slip that no other line of offramp replaces.
-fn remedy(words: &[String]) -> Option<String> {
+/// Returns the remedy for a slip that no other line of offramp replaces. `is_known` is true if the parser suggests an
+/// option in place of an unknown one.
+fn remedy(words: &[String], is_known: bool) -> Option<String> {
     let (command, rest) = words.split_first()?;
     let control = rest.iter().enumerate().find_map(|(at, word)| match word.strip_prefix("--control")? {
         "" => Some(rest.get(at + 1).map_or("PATH", String::as_str)),
@@ -58,9 +60,7 @@ fn remedy(words: &[String]) -> Option<String> {
     match command.as_str() {
         "up" => match control {
             Some(path) => Some(format!("write into the daemon's file, at its top: daemon.control = \"{path}\"")),
-            None => rest
-                .iter()
-                .all(is_other)
+            None => (!is_known && rest.iter().all(is_other))
                 .then(|| "without a file: offramp up --tap NAME=ADDRESS/BITS --vhost-user SOCKET".to_owned()),
         },
         "stop" | "down" | "quit" | "kill" => Some("a signal ends the daemon: kill $(pidof offramp)".to_owned()),
@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn a_slip_without_such_a_line_has_its_remedy() {
-        let remedy = |line: &str| remedy(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let remedy = |line: &str| remedy(&words(line), false);
         for (line, part) in [
             ("up vm.toml --control /run/x.sock", "at its top: daemon.control = \"/run/x.sock\""),
             ("up --control=/run/x.sock", "daemon.control = \"/run/x.sock\""),
@@ -144,5 +145,6 @@ mod tests {
         for line in ["up a.toml b.toml", "up --tap", "up --tap=a --dettach", "show --control"] {
             assert_eq!(remedy(line), None, "{line}");
         }
+        assert_eq!(super::remedy(&words("up --detahc"), true), None, "the parser suggests --detach");
     }
 }

@@ -140,6 +140,9 @@ impl Deliver {
             let enabled = outlet.enabled;
             let (coalescer, mut out) = self.parts(outlet);
             let followed = coalescer.follow(frames, enabled, &mut out);
+            if out.wants_commit() {
+                coalescer.flush(&mut out);
+            }
             if followed.count > 0 {
                 self.is_unflushed = true;
                 outlet.came_in(followed.count);

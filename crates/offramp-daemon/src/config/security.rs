@@ -94,6 +94,17 @@ fn are_on_one_switch(port: &PortConfig, other: &PortConfig) -> bool {
     matches!(port.wire, WireConfig::Switch(_)) && other.wire == port.wire
 }
 
+/// Returns whether two ports are both without VLANs, or are both in some VLAN.
+fn share_vlan(one: &PortVlans, other: &PortVlans) -> bool {
+    let all =
+        |of: &PortVlans| of.tagged().iter().cloned().chain(of.untagged().map(|vid| vid..=vid)).collect::<Vec<_>>();
+    let (ranges, others) = (all(one), all(other));
+    let overlaps = |range: &RangeInclusive<u16>| {
+        others.iter().any(|other| range.start() <= other.end() && other.start() <= range.end())
+    };
+    one.is_off() && other.is_off() || ranges.iter().any(overlaps)
+}
+
 impl Config {
     /// Returns a message if another port of the switch, in the same VLAN, lists an IP address of this port. The routers
     /// of a VRRP group share the address of their virtual router. For two ports in `names`, only the later name returns
@@ -105,14 +116,14 @@ impl Config {
             let is_group = |mac| is_virtual_router(mac) && others.mac_addresses.contains(mac);
             let is_shared = |ip: &&Prefix| **ip == Prefix::of(ip.address()) && others.ip_addresses.contains(*ip);
             let ip = own.ip_addresses.iter().find(is_shared)?;
-            let is_apart = own.vlans.untagged() != others.vlans.untagged() || !are_on_one_switch(port, other);
+            let is_apart = !share_vlan(&own.vlans, &others.vlans) || !are_on_one_switch(port, other);
             let is_right = is_first || is_apart || own.mac_addresses.iter().any(is_group);
             (!is_right).then(|| (ip.address(), other.name.clone()))
         };
         let (ip, other) = self.ports.iter().find_map(shared)?;
         Some(format!(
-            "port \"{}\": ip_addresses: port \"{other}\" of the same switch has {ip}, too; list it at one port, unless \
-             one host takes it over from the other",
+            "port \"{}\": ip_addresses: port \"{other}\" of the same switch has {ip}, too; list it at one port only, \
+             unless one host takes it over from the other",
             port.name
         ))
     }

@@ -699,12 +699,16 @@ fn an_ip_address_of_two_ports_in_one_vlan_is_a_warning_unless_they_share_a_virtu
     assert_eq!(
         warnings(ip, ip),
         [
-            "port \"b\": ip_addresses: port \"a\" of the same switch has 192.0.2.10, too; list it at one port, unless one \
-          host takes it over from the other"
+            "port \"b\": ip_addresses: port \"a\" of the same switch has 192.0.2.10, too; list it at one port only, unless \
+          one host takes it over from the other"
         ]
     );
     assert_eq!(warnings(ip, "ip_addresses = [\"192.0.2.0/24\", \"192.0.2.11\"]").len(), 0);
     assert_eq!(warnings(&format!("{ip}\nvlan = 10"), &format!("{ip}\nvlan = 11")).len(), 0);
+    let trunk = |vlans: &str| format!("{ip}\nvlans = [{vlans}]");
+    assert_eq!(warnings(&trunk("10, 12"), &trunk("11")).len(), 0);
+    assert_eq!(warnings(&trunk("10, 11"), &trunk("11")).len(), 1);
+    assert_eq!(warnings(&trunk("10, 11"), &format!("{ip}\nvlan = 11")).len(), 1);
     let router = format!("{ip}\nmac_addresses = [\"00:00:5e:00:01:07\"]");
     assert_eq!(warnings(&router, &router).len(), 0);
 }

@@ -18,7 +18,8 @@ impl Counts {
         self.0.get(name)?.as_u64()
     }
 
-    /// Returns a counter as [`Counts::get`] does, at once if `place` is the counter's place in its table.
+    /// Returns a counter as [`Counts::get`] does, without a hash look-up if `place` is the counter's
+    /// place in its table.
     pub fn get_at(&self, place: usize, name: &str) -> Option<u64> {
         match self.0.get_index(place) {
             Some((found, count)) if found == name => count.as_u64(),

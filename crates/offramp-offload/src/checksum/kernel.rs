@@ -32,14 +32,14 @@ enum Vectors {
     None,
 }
 
-/// Work on many messages that copies each of them. The work is compiled once for each kernel, around the kernel's copy.
-/// So its variables stay in registers from one message to the next. A call for each message would store and load them,
-/// and a load waits for the stores of the payload whose addresses have the same low bits.
+/// Work that copies many messages, such as the payloads of a run. The work is compiled once for each kernel, around the kernel's copy, so its
+/// variables stay in registers from one message to the next. Variables in memory would cost time: a load waits for a
+/// store of the payload to an address with the same low bits.
 pub(crate) trait ManyCopies {
     /// The result of the work.
     type Output;
 
-    /// Does the work. `copy_and_sum` does the same as [`copy_and_sum`](super::copy_and_sum()).
+    /// Does the work. The argument has the effect of the function [`copy_and_sum`](super::copy_and_sum()).
     fn run(self, copy_and_sum: impl Fn(&[u8], &mut [u8]) -> Sum) -> Self::Output;
 }
 

@@ -279,8 +279,8 @@ avx512_kernel!(avx512, "avx512f,avx512bw", |acc, flipped, ones| _mm512_add_epi32
     _mm512_madd_epi16(flipped, ones)
 ));
 
-/// The AVX2 kernel. AVX2 has no masks, so vectors are read from the start, and the scalar path adds the remaining
-/// bytes.
+/// The AVX2 kernel. The sum reads vectors from the start, and the scalar path adds the remaining bytes. The copy masks
+/// the words that two vectors share.
 pub(super) mod avx2 {
     use super::*;
 
@@ -377,7 +377,7 @@ pub(super) mod avx2 {
         masks
     };
 
-    /// Returns the vector at offset `at` of [`MASKS`], at most 64. `mask(YMM - n)` keeps the `n` lowest bytes of a
+    /// Returns the vector at offset `at` of [`MASKS`]. `at` is at most 64. `mask(YMM - n)` keeps the `n` lowest bytes of a
     /// vector, and `mask(2 * YMM - n)` keeps all others.
     #[inline]
     #[target_feature(enable = "avx2")]

@@ -85,7 +85,8 @@ pub(super) struct Flow {
     /// Arrival time of the first frame, nanoseconds.
     pub(super) started_ns: u64,
     pub(super) template: Template,
-    /// The slot of the flow whose frame followed a frame of this flow the last time. The flow can have ended.
+    /// The predicted next flow: the slot that was found or started most recently after a frame of this flow. The slot
+    /// can be vacant.
     pub(super) successor: usize,
 }
 

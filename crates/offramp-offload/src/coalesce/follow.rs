@@ -1,10 +1,10 @@
-//! Runs of frames. The frames that continue an aggregate with a full-size payload are confirmed by their bytes, without
-//! a parse, and are coalesced in one loop.
+//! Runs of frames. A frame with a full-size payload continues an aggregate if its headers are the expected ones. Such
+//! frames are coalesced in one loop, without a parse.
 //!
-//! The flow of a frame is guessed before the frame is read: the flow of the previous frame, or the flow that came next
-//! the last time. With a guess from the frame's own bytes, the copy would wait for these bytes.
+//! The coalescer guesses a frame's flow before it reads the frame: the flow of the previous frame, or that flow's
+//! successor at the last change of flows. With a guess from the frame's own bytes, the copy would wait for these bytes.
 
-// A function that is not inlined is not compiled for the vector instructions of the kernel whose loop calls it.
+// Only inlined functions are compiled for the vector instructions of a kernel.
 #![allow(clippy::inline_always)]
 
 use super::flow::Flow;
@@ -28,11 +28,11 @@ pub struct Followed<'f, I> {
 
 impl Coalescer {
     /// Coalesces the first frames of a run: those that continue the guessed flow's aggregate with a full-size payload.
-    /// Ends where `out` wants its frames committed ([`Sink::wants_commit`]). The result is that of [`Coalescer::push`]
-    /// for each of these frames. The caller pushes [`Followed::other`], and calls this function again for the rest.
+    /// Stops when `out` requests a commit ([`Sink::wants_commit`]). Has the same effect as [`Coalescer::push`] for each
+    /// of these frames. The caller pushes [`Followed::other`], and calls this function again for the rest.
     ///
     /// A coalesced frame has the length, the link header, the addresses and the ports of the aggregate's first frame.
-    /// So a caller who decides about a frame by these must not decide again.
+    /// A decision based on these fields holds for all coalesced frames, and need not be repeated.
     #[inline]
     pub fn follow<'f, I>(&mut self, mut frames: I, enabled: Offloads, out: &mut impl Sink) -> Followed<'f, I>
     where
@@ -79,7 +79,7 @@ impl Coalescer {
     }
 }
 
-/// What the next full-size frame of a flow must look like.
+/// The expected fields of a flow's next full-size frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
     pub(super) shape: Shape,
@@ -98,9 +98,8 @@ impl Expected {
         usize::from(self.transport_len) - usize::from(self.shape.payload_start - self.shape.transport_start)
     }
 
-    /// Returns the sum of the frame's pseudo-header and transport header. Returns `None` if the frame is another one,
-    /// or if its IP checksum is wrong. Checks the fields that `template` leaves out; the comparison with the template
-    /// is the caller's.
+    /// Returns the sum of the frame's pseudo-header and transport header. Returns `None` if a field is not the
+    /// expected one, or if the IP checksum is wrong. The caller compares all other fields with the template.
     #[inline(always)]
     fn confirm(&self, headers: &[u8]) -> Option<Sum> {
         let Self { shape, sums, seq, id, transport_len, .. } = self;
@@ -138,7 +137,7 @@ struct Run<'a, 'f, I> {
 
 impl<'f, I: Iterator<Item = &'f mut [u8]>> Run<'_, 'f, I> {
     /// Passes the payload of each frame to `keep`, with the sum of the frame's other checksummed parts, until a frame
-    /// is another one or `keep` returns false. `keep` returns false if it did not coalesce the payload.
+    /// is not the expected one or `keep` returns false. `keep` returns false if it did not coalesce the payload.
     #[inline(always)]
     fn keep_each(self, mut keep: impl FnMut(&[u8], Sum) -> bool) -> Followed<'f, I> {
         let Self { mut expected, template, frames_max, followed: Followed { mut count, mut other, mut rest } } = self;
@@ -187,9 +186,9 @@ fn word_at(headers: &[u8], at: usize) -> Option<u16> {
 }
 
 impl Flow {
-    /// Returns what the next full-size frame must look like, the place of its payload in the memory of all buffers, and
-    /// the number of frames to which that applies. Returns `None` if the flow accepts no such frame, or if each frame
-    /// needs a look at the whole flow: the slot is vacant, the IPv4 ID's increment is unknown, or the payload is short.
+    /// Returns the expected fields of the next full-size frame, the place of its payload in the memory of all buffers,
+    /// and the maximum number of such frames. Returns `None` if the flow accepts no such frame, or if each frame
+    /// requires the checks of [`Flow::coalesce`]: the slot is vacant, the IPv4 ID's increment is unknown, or the payload is short.
     #[inline]
     pub(super) fn expected(&self) -> Option<(Expected, usize, usize)> {
         let size = usize::from(self.size);

@@ -42,7 +42,8 @@ pub trait Sink {
         Appended::NoRoom
     }
 
-    /// Returns whether the receiver waits for its memory, so that all frames in it should be committed now.
+    /// Returns whether the caller should commit all open frames now, because the receiver waits for its memory.
+    /// [`Coalescer::push`](super::Coalescer::push) does not ask.
     fn wants_commit(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Runs give what their frames give one by one.
+//! A run has the same result as its frames pushed one by one.
 
 use super::properties::{frames_of, random_config};
 use super::*;
@@ -80,7 +80,7 @@ impl Between {
     }
 }
 
-/// Coalesces the frames in runs, or one by one. Returns what was delivered, and the number of frames coalesced without
+/// Coalesces the frames in runs, or one by one. Returns the delivered frames, and the number of frames coalesced without
 /// a parse.
 fn coalesce_in(
     config: CoalesceConfig,
