@@ -21,8 +21,7 @@ const TABLE: &str = "crates/offramp-ports/benches/instructions.txt";
 /// The command that writes the table.
 const UPDATE: &str = "cargo run --release -p xtask -- instructions --update";
 /// The build profile of `.ci/run`, for which the table is valid.
-const PROFILE: [(&str, &str); 2] =
-    [("CARGO_PROFILE_BENCH_LTO", "off"), ("CARGO_PROFILE_BENCH_CODEGEN_UNITS", "16")];
+const PROFILE: [(&str, &str); 2] = [("CARGO_PROFILE_BENCH_LTO", "off"), ("CARGO_PROFILE_BENCH_CODEGEN_UNITS", "16")];
 /// Limits the C library to copy instructions that every x86-64 processor has.
 const PORTABLE_LIBC: (&str, &str) =
     ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-SSSE3");

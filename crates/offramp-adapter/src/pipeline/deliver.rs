@@ -137,6 +137,11 @@ impl Deliver {
             return frames.for_each(|frame| self.push_received(outlet, Frame::received(frame), now_ns));
         }
         loop {
+            if !self.coalescer.can_follow() {
+                let Some(frame) = frames.next() else { break };
+                self.push_received(outlet, Frame::received(frame), now_ns);
+                continue;
+            }
             let enabled = outlet.enabled;
             let (coalescer, mut out) = self.parts(outlet);
             let followed = coalescer.follow(frames, enabled, &mut out);

@@ -27,6 +27,14 @@ pub struct Followed<'f, I> {
 }
 
 impl Coalescer {
+    /// Returns whether [`Coalescer::follow`] can coalesce a frame: whether a guessed flow has an aggregate of two or more
+    /// frames.
+    #[inline]
+    pub fn can_follow(&self) -> bool {
+        let last = self.table.flow(self.table.last);
+        last.segments > 1 || self.table.flow(last.successor).segments > 1
+    }
+
     /// Coalesces the first frames of a run: those that continue the guessed flow's aggregate with a full-size payload.
     /// Stops when `out` requests a commit ([`Sink::wants_commit`]). Has the same effect as [`Coalescer::push`] for each
     /// of these frames. The caller pushes [`Followed::other`], and calls this function again for the rest.
