@@ -62,8 +62,8 @@ impl<W: WirePort> Receive<'_, W> {
             let (taken, admitted, bytes) = (Cell::new(0), Cell::new(0), Cell::new(0));
             let run = wire.take_run(now_ns, run_frames).filter_map(|frame| {
                 taken.set(taken.get() + 1);
-                let taken = if port.plan.is_link_on { port.vlans.take_from_wire(frame) } else { Err(Loss::LinkOff) };
-                let frame = taken.map_err(|reason| lose(&queues[0].receive, reason, 1)).ok()?;
+                let for_host = if port.plan.is_link_on { port.vlans.take_from_wire(frame) } else { Err(Loss::LinkOff) };
+                let frame = for_host.map_err(|reason| lose(&queues[0].receive, reason, 1)).ok()?;
                 admitted.set(admitted.get() + 1);
                 bytes.set(bytes.get() + frame.len());
                 Some(frame)

@@ -1,8 +1,8 @@
 //! Runs of frames. A frame with a full-size payload continues an aggregate if its headers are the expected ones. Such
 //! frames are coalesced in one loop, without a parse.
 //!
-//! The coalescer guesses a frame's flow before it reads the frame: the flow of the previous frame, or that flow's
-//! successor at the last change of flows. With a guess from the frame's own bytes, the copy would wait for these bytes.
+//! The coalescer guesses a frame's flow before it reads the frame. The first guess is the flow of the previous frame. The
+//! second guess is the flow found after that flow the last time. A guess from the frame's own bytes would delay the copy.
 
 // Only inlined functions are compiled for the vector instructions of a kernel.
 #![allow(clippy::inline_always)]
