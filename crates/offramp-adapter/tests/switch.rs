@@ -228,7 +228,7 @@ fn a_link_protocol_that_the_switch_forwards_passes_and_its_address_with_another_
         (LinkProtocol::Lldp, 0x0, &[0x88, 0xcc]),
         (LinkProtocol::Ptp, 0xe, &[0x88, 0xf7]),
     ];
-    // Pauses, Ethernet OAM, and frames that end early belong to no protocol.
+    // PAUSE frames, Ethernet OAM, and SNAP frames to the STP address belong to none of these protocols.
     let others = [(0x1, &[0x88, 0x08][..]), (0x2, &[0x88, 0x09, 3]), (0x0, &[0, 38, 0xaa, 0xaa, 3])];
     for forwarded in samples.map(|(protocol, ..)| protocol) {
         let config = SwitchConfig { forward: [forwarded].into_iter().collect(), ..SwitchConfig::default() };

@@ -2,9 +2,10 @@
 //! reproduce the result. The claims are the 60 cases shipped with offramp. A case has one or more rows in the table of
 //! claims. A row has a published figure, the model's figure, and a target for the deviation.
 //!
-//! A row that misses its target stays in the table. The profile of a fitted or chosen number names the rows for which
-//! the number was fitted or chosen. A row whose result depends on a fitted or chosen number is no prediction. The table
-//! counts the fitted and chosen numbers, the rows of each kind, and the published figures that predictions meet.
+//! A row that misses its target stays in the table. For each fitted or chosen number, the profile names the rows for
+//! which the number was fitted or chosen. A row is no prediction if its result depends on a chosen number, or on a
+//! number that was fitted to this row. The table also counts the fitted and chosen numbers, the rows of each kind,
+//! and the published figures met by predictions.
 //!
 //! | file | content |
 //! |---|---|
@@ -52,7 +53,7 @@ pub enum Kind {
     /// The row's result depends on a number without a published value. The number was chosen with knowledge of this
     /// row's or a similar row's published result.
     Chosen,
-    /// No number was fitted to the row, or chosen for the row.
+    /// The row's result depends only on numbers that were neither fitted to this row nor chosen.
     #[default]
     Predicted,
     /// The row follows only from the structure of the model: an exact number, or the sign of a difference.
@@ -113,7 +114,7 @@ impl Row {
         Self { id, published, error_unit: "%", kind: spec.kind, ..Self::default() }
     }
 
-    /// Returns whether a prediction meets the published figure.
+    /// Returns whether the row is a prediction that meets the published figure.
     fn is_met(&self) -> bool {
         let most = if self.error_unit == POINTS { MET_POINTS } else { MET_PERCENT };
         self.kind == Kind::Predicted && self.ok == Some(true) && self.error.is_some_and(|error| error.abs() <= most)
@@ -137,7 +138,7 @@ pub struct Table {
     pub predicted_rows: usize,
     /// Number of predicted rows with both a modelled and a published figure.
     pub predicted_figures: usize,
-    /// Number of distinct published figures that predicted rows meet, within 10 % or 5 points.
+    /// Number of distinct published figures met by predicted rows, within 10 % or 5 points.
     pub predicted_figures_met: usize,
     /// Number of rows that miss their target.
     pub missed_rows: usize,

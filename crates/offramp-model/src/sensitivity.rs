@@ -237,7 +237,8 @@ pub fn morris(study: &Study, factors: &[Factor], paths: usize, seed: u64) -> Res
     Ok(ranked(study, factors, points.len(), MORRIS, indices))
 }
 
-/// Computes Sobol's shares of the outcome's variance, with all parameters varied at once.
+/// Computes the Sobol indices of each parameter: its first-order and its total share of the outcome's variance. All
+/// parameters vary at once.
 ///
 /// # Errors
 /// Returns an error if a run fails.

@@ -213,8 +213,8 @@ impl Coalescer {
         is_coalesced && (self.table.oldest().is_some() || self.first_of(bytes, layout, enabled).is_some())
     }
 
-    /// Delivers all held frames, in the order in which the flows started. With a `hold_ns` of 0, call this function at
-    /// the end of each batch.
+    /// Delivers all held aggregates, the oldest first. With a `hold_ns` of 0, call this function at the end of each
+    /// batch.
     pub fn flush(&mut self, out: &mut impl Sink) {
         while let Some(slot) = self.table.oldest() {
             self.close(slot, out);
@@ -403,7 +403,7 @@ impl Coalescer {
         }
     }
 
-    /// Delivers every flow from the source to the destination in `addresses`, oldest flow first.
+    /// Delivers the aggregate of every flow from the source to the destination in `addresses`, the oldest first.
     fn flush_between(&mut self, addresses: &[u8], out: &mut impl Sink) {
         let mut next = self.table.oldest();
         while let Some(slot) = next {

@@ -97,7 +97,7 @@ pub struct TxMeta {
     pub segmentation: Option<Segmentation>,
 }
 
-/// The adapter's report to a host about one frame.
+/// The metadata that the adapter delivers to a host with one received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RxMeta {
     /// Verdict on the checksums.

@@ -46,7 +46,7 @@ pub fn encode_tx(meta: &TxMeta) -> [u8; HEADER_LEN] {
     header.to_bytes()
 }
 
-/// Decodes an adapter's report on one frame, as a host does. The header lacks the number of coalesced frames, so
+/// Decodes the metadata of a received frame, as a host does. The header lacks the number of coalesced frames, so
 /// `segments` is 1. The header also lacks a hash and a queue.
 ///
 /// # Errors
@@ -62,7 +62,7 @@ pub fn decode_rx(header: &[u8; HEADER_LEN]) -> Result<RxMeta, VnetError> {
     Ok(RxMeta { checksum, segmentation, header_len: header.hdr_len, ..RxMeta::default() })
 }
 
-/// Encodes the adapter's report on one frame for the host.
+/// Encodes the metadata of a received frame for the host.
 ///
 /// The header cannot report a wrong checksum. `Bad` is therefore encoded like `Unknown`, and the host verifies the
 /// checksum.

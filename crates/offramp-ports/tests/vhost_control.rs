@@ -108,7 +108,7 @@ fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
         }
         carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
         // While the control queue is disabled, the guest still does not receive on the second pair. A monitor that
-        // continues a guest enables the control queue last.
+        // resumes a guest enables the control queue last.
         b.frontend().set_vring_enable(CONTROL, false).unwrap();
         b.frontend().set_vring_enable(SECOND_RECEIVE, true).unwrap();
         let lost = || rig.received(1, |count| count.lost(Loss::Drop));
@@ -220,7 +220,7 @@ fn offloads_that_a_guest_switches_off_are_not_used_until_it_switches_them_on() {
     takes(&mut guest, TAKES);
 }
 
-/// A monitor that pauses and continues a guest sends the same messages as after a reset, except for the base.
+/// A monitor that pauses and resumes a guest sends the same messages as after a reset, except for the base.
 #[test]
 fn what_was_set_outlives_a_pause_and_not_a_reset() {
     for case in Case::layouts() {

@@ -461,7 +461,8 @@ fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
                 let ring = attack.a.rx(0).ring();
                 wait_until(what, || used_lens(ring, &heads).len() == chains.len());
                 let lens = used_lens(ring, &heads);
-                // The whole frame is in the last chain: chains before the bad chain are not part of a frame.
+                // The last chain holds the whole frame. The bad chain, and a chain fetched before it, are returned with
+                // length 0.
                 let expected: Vec<_> = (1..chains.len()).map(|_| 0).chain([112]).collect();
                 assert_eq!(lens, expected, "{case:?}: {what}");
                 let header = VnetHeader::from_bytes(&attack.a.memory().read_vec(good, 12));
@@ -664,7 +665,7 @@ fn misfits() -> Vec<(VnetHeader, Vec<u8>)> {
     all
 }
 
-/// Checks a device's report: the checksum verdict must be true, and a super-frame must be segmentable.
+/// Checks the header of a received frame: the checksum verdict must be true, and a super-frame must be segmentable.
 fn check_told(header: &[u8], frame: &[u8], what: &dyn std::fmt::Debug) {
     let vnet = VnetHeader::from_bytes(header);
     assert!((14..=65_549).contains(&frame.len()), "{what:?}: {} bytes", frame.len());
@@ -802,7 +803,8 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
 
 #[test]
 fn a_flood_of_refused_frames_holds_nobody_up() {
-    // Covers attack 25: frames that are refused without a copy cost no bytes, and must not be fetched forever.
+    // Covers attack 25. A refused frame is not delivered, but must still be charged to the budget of the turn.
+    // Otherwise, a flood of such frames would monopolise the thread.
     for (case, place) in everywhere(Case::layouts()) {
         let Attack { rig, mut a, mut b, mut c, good_frame, .. } = Attack::at(&place, case, 0);
         let mut pairs = a.take_pairs();

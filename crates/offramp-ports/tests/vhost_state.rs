@@ -1,4 +1,4 @@
-//! Tests of a frontend that saves its guest and continues the guest at another port: snapshots, clones and migration in
+//! Tests of a frontend that saves its guest and resumes the guest at another port: snapshots, clones and migration in
 //! Cloud Hypervisor. The test frontend behaves like `vu_common_ctrl.rs` in Cloud Hypervisor 53.
 
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, frame, rng, wait_until};

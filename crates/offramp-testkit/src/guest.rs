@@ -137,10 +137,11 @@ impl Guest {
     /// Continues over a new connection to a backend that listens at `path`, with the same memory. The old backend must
     /// be dead or stopped ([`Guest::stop`]). A backend that still ran would notice the end of its connection too late,
     /// and would use the same rings as the new backend. Split rings continue after the last chain used by the device.
-    /// Packed rings also do, if the device uses chains in the order in which the driver made them available. The
-    /// backend processes the chains in flight of these rings again. Other packed rings must be reset before the call
-    /// ([`Guest::reset_rings`]). With [`GuestBuilder::inflight`], packed rings are announced with the initial position,
-    /// because a frontend knows only this position. The backend must read the old position from the inflight region.
+    /// Packed rings do so only if the device uses chains in the order in which the driver made them available. The new
+    /// backend processes again all chains that were in flight on such a split or packed ring. Other packed rings must
+    /// be reset before the call ([`Guest::reset_rings`]). With [`GuestBuilder::inflight`], packed rings are announced
+    /// with the initial position, because a frontend knows only this position. The backend must read the old position
+    /// from the inflight region.
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
         self.frontend = Frontend::connect(path);
         self.agreed = self.frontend.negotiate(&self.options).expect("negotiating with the backend again");

@@ -265,7 +265,7 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
     });
     assert!(flooded.iter().all(|frame| frame[23] == PROTOCOL_ESP));
 
-    // Traffic to the TAP is unencrypted, with many frames per wake-up of the TAP's kernel.
+    // Traffic to the TAP is unencrypted. The TAP's port delivers more than two frames per interrupt.
     let before = queue_sum(&bed.show(), "a", "receive", "interrupts");
     send_flows(&mut guests[0], 0, (tap, [10, 9, 0, 3]));
     let mut clear = Vec::new();
@@ -344,7 +344,7 @@ fn a_rekey_under_load_loses_no_frame() {
     );
 }
 
-/// Returns the frames captured by a packet socket so far.
+/// Returns the frames that a packet socket has captured since the last call.
 fn captured(socket: &impl AsRawFd) -> Vec<Vec<u8>> {
     let (mut frames, mut buffer) = (Vec::new(), vec![0; 65536]);
     while let Ok(len) = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {

@@ -1,5 +1,5 @@
-//! Measures the cost of a port added to a running daemon: time, memory, and idle processor time. Then measures the time
-//! of `show` and of the metrics with all ports.
+//! Measures the cost of ports added to a running daemon: the time to add and to remove a port, the memory per port, and
+//! the processor load while all ports are idle. Also measures the time of `show` and of the metrics with all ports.
 
 use offramp_ports::sys::cpu;
 use offramp_testbed::daemon::{self, Daemon};

@@ -21,7 +21,7 @@ use crate::common::segments;
 
 /// A fault of the sender: changes the frames made from the host's request `whole`.
 pub type Transmit = fn(frames: &mut Vec<Vec<u8>>, whole: &Whole);
-/// A fault of the receiver: changes a frame, and returns how often the frame is delivered.
+/// A fault of the receiver: changes a frame, and returns the number of times that the frame is delivered.
 pub type Receive = fn(meta: &mut RxMeta, frame: &mut Vec<u8>) -> usize;
 
 /// A frame from the host with its request.
@@ -30,7 +30,7 @@ pub struct Whole {
     pub request: TxMeta,
 }
 
-/// A reason not to coalesce two frames, which the fault ignores.
+/// A rule against coalescing two frames. The planted fault ignores this rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
     Push,

@@ -63,10 +63,10 @@ impl Lines {
         matches!(recv(self.stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(0))
     }
 
-    /// Returns the connection without time limits, for data that are not lines.
+    /// Removes the read and write timeouts from the socket, and returns the socket, for data that are not lines.
     ///
     /// # Errors
-    /// Fails if the system refuses the change.
+    /// Fails if the system refuses to change a timeout.
     pub fn unlimited(&self) -> io::Result<&UnixStream> {
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;

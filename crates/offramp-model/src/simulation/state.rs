@@ -47,7 +47,7 @@ pub(super) enum Event {
     PeerReplies { slot: usize, number: u64, attempt: u32 },
     /// The peer has processed an acknowledgement.
     PeerAck { flow: usize, next: u64, window: u64 },
-    /// A write of a stream's sender is due: of the peer's application, or of the host's process.
+    /// The sender of a stream, the peer's application or the host's process, is due to write.
     Write { flow: usize },
     /// The host's process is due to send another datagram.
     NextDatagram,

@@ -58,7 +58,7 @@ impl FlowTable {
         self.flows.entry_mut(slot).vacate();
     }
 
-    /// Returns the slot of the flow started first.
+    /// Returns the slot of the flow with the oldest aggregate.
     #[inline]
     pub(super) fn oldest(&self) -> Option<usize> {
         self.by_start.oldest()

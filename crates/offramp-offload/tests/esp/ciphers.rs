@@ -40,7 +40,7 @@ fn aad_of(bytes: &[u8]) -> Option<Aad> {
     }
 }
 
-/// Seals with every function, and opens the results.
+/// Checks that [`Aead::seal`] and [`Aead::seal_from`] produce `sealed`, and that [`Aead::open`] restores `clear`.
 fn check_packet(aead: &dyn Aead, nonce: Nonce, aad: Aad, clear: &[u8], sealed: &[u8]) {
     let mut packet = [clear, &[0; TAG_LEN]].concat();
     aead.seal(nonce, aad, &mut packet).unwrap();

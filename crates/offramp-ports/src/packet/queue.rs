@@ -37,7 +37,7 @@ pub struct PacketQueue {
     is_down: bool,
 }
 
-/// A tunnelled super-frame. The adapter gets the segments in place of the super-frame.
+/// A tunnelled super-frame. The port segments it, and the adapter fetches the segments one by one.
 #[derive(Debug)]
 struct Tunnelled {
     frame: FrameBuffer<Box<[u8]>>,
@@ -97,12 +97,13 @@ impl PacketQueue {
         if request.segmentation.is_some() { self.correct(start..end, request) } else { Ok(()) }
     }
 
-    /// Corrects a super-frame that the vnet header cannot describe.
+    /// Corrects a super-frame that the kernel's vnet header describes wrongly.
     ///
-    /// * The kernel marks a tunnelled super-frame as plain TCP or UDP. The adapter gets the first segment in place of
-    ///   the super-frame.
+    /// * The vnet header marks a tunnelled super-frame as plain TCP or UDP. The port therefore segments the super-frame
+    ///   itself. The adapter fetches the segments one by one, beginning with the first segment.
     /// * In a super-frame that the kernel coalesced as a list (`rx-gro-list`), the checksum field still covers only the
-    ///   first segment. If the sender completed this checksum, the vnet header does not request a new checksum.
+    ///   first segment. If the sender completed this checksum, the vnet header does not request a new checksum. The
+    ///   port writes the pseudo-header's sum to the field, and requests a new checksum.
     fn correct(&mut self, place: Range<usize>, request: TxMeta) -> Result<(), PortError> {
         let refused = PortError::Lost(Loss::Unsupported);
         let mut frame = self.frame.frame();

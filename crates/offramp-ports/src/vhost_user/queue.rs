@@ -121,8 +121,8 @@ impl VhostQueue {
         self.state.publish_transmit();
     }
 
-    /// Returns and clears the cost of the last fetch, as the number of bytes whose copy takes as long. The caller
-    /// charges this cost to another fetch.
+    /// Returns and clears the cost of the last fetch, in equivalent bytes (see `QueueState::tx_cost_bytes`). The
+    /// caller charges this cost to another fetch.
     #[inline]
     pub(super) fn take_cost_bytes(&mut self) -> usize {
         std::mem::take(&mut self.state.tx_cost_bytes)

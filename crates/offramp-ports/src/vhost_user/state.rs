@@ -1,4 +1,4 @@
-//! The serialized state of a device, for a frontend that saves its guest and continues the guest later (vhost-user,
+//! The serialized state of a device, for a frontend that saves its guest and resumes the guest later (vhost-user,
 //! "Migrating back-end state").
 //!
 //! All numbers are little-endian. The format starts with a head: [`MAGIC`], version, and length of all bytes. The

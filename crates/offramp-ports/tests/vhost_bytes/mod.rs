@@ -249,12 +249,12 @@ fn send_messages(bench: &MessageBench, bytes: &[u8]) {
     assert!(bench.port.status().ring_entries.iter().all(|entries| *entries == 0), "a ring outlives its frontend");
 }
 
-/// A host that sends one frame, and checks the adapter's report on each delivered frame.
+/// A host that sends one frame, and checks the metadata and the sender addresses of each delivered frame.
 #[derive(Default)]
 struct OneFrame<'a> {
     frame: Option<(TxMeta, &'a mut [u8])>,
     given_frames: u64,
-    /// True if the sender is bound to addresses.
+    /// True if the sending host is restricted to its bound addresses.
     is_bound: bool,
 }
 
@@ -350,8 +350,9 @@ impl HostPort for Sender<'_> {
 }
 
 /// Sends a header and a frame through both adapters. An arriving frame must have true metadata, and a lost frame must
-/// be counted. A header bit that has no meaning for a sender selects whether the sender is bound to addresses. A frame
-/// from a bound sender must not arrive with other sender addresses. Returns the number of frames that arrived.
+/// be counted. A header bit that has no meaning for a sender selects whether the sender is restricted to its bound
+/// addresses. A frame from such a sender must not arrive with other sender addresses. Returns the number of frames that
+/// arrived.
 pub fn vnet_frame(bytes: &[u8]) -> u64 {
     const POLLS_MAX: usize = 5000;
     let Some((header, frame)) = bytes.split_first_chunk::<HEADER_LEN>() else { return 0 };

@@ -74,16 +74,16 @@ impl From<PlacementForm> for Placement {
 }
 
 impl Placement {
-    /// Returns the last processor for the adapters and the other processors for the hosts. If the machine has one
-    /// processor, hosts and adapters share this processor.
+    /// Returns a placement with the adapters on the last processor and the hosts on the other processors. If the
+    /// machine has one processor, hosts and adapters share this processor.
     pub fn apart() -> Self {
         let mut host_cpus = cpu::online();
         let adapter_cpus = if host_cpus.len() > 1 { host_cpus.pop().into_iter().collect() } else { host_cpus.clone() };
         Self { host_cpus, adapter_cpus, server_cpus: None }
     }
 
-    /// Returns the first processor for the server's host, and the last processor for the client's host and the
-    /// adapters. If the machine has one processor, hosts and adapters share this processor.
+    /// Returns a placement with the server's host on the first processor, and the client's host and the adapters on the
+    /// last processor. If the machine has one processor, hosts and adapters share this processor.
     pub fn server_alone() -> Self {
         let online = cpu::online();
         let [first, last] = [online.first(), online.last()].map(|cpu| cpu.copied().into_iter().collect::<Vec<_>>());
@@ -96,7 +96,7 @@ impl Placement {
         self.server_cpus.as_ref().is_some_and(|cpus| !cpus.iter().any(is_others))
     }
 
-    /// Returns all processors for all threads, so that the scheduler chooses.
+    /// Returns a placement without restrictions: every thread may run on every processor.
     pub fn free() -> Self {
         Self { host_cpus: cpu::online(), adapter_cpus: cpu::online(), server_cpus: None }
     }

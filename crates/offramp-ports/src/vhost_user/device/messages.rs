@@ -108,8 +108,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
         let vring = index as usize;
         // With libkrun, this can be the only message about a driver reset. A ring that still runs holds the contents of
-        // the old driver, so stop the ring until the next kick. A monitor that continues a guest has already requested
-        // the base, which stopped the ring.
+        // the old driver, so stop the ring until the next kick. A monitor that resumes a guest has already sent
+        // `GET_VRING_BASE`, which stopped the ring.
         if self.vring(vring)?.is_running {
             self.finish(vring)?;
             if self.is_control(vring) {

@@ -1,4 +1,4 @@
-//! The transfer of the device's state to a frontend that saves its guest, and from a frontend that continues a guest.
+//! The transfer of the device's state to a frontend that saves its guest, and from a frontend that resumes a guest.
 
 use super::{Device, Refused, Setup};
 use crate::vhost_user::control::Control;

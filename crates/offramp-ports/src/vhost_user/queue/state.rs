@@ -84,8 +84,8 @@ pub(in crate::vhost_user) struct QueueState {
     pub(super) out_of_buffers: bool,
     /// Number of receive chains returned unused in this batch.
     pub(super) returned_unused: usize,
-    /// The cost of the last fetch beyond the frame's own bytes, as the number of bytes whose copy takes as long. A
-    /// fetch without a frame can also have a cost.
+    /// Cost of the last fetch in addition to the frame's own bytes, in equivalent bytes: the number of bytes that can
+    /// be copied in the same time. A fetch without a frame can also have a cost.
     pub(super) tx_cost_bytes: usize,
     /// The guest's receive filter. If `None`, the guest receives every frame.
     pub(super) filter: Option<Arc<Filter>>,

@@ -7,8 +7,8 @@ use offramp_adapter::port::PortError;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{Cwr, SegmentationKind, TxMeta};
 
-/// Cost of each further buffer of a frame, as the number of bytes whose copy takes as long. Reading a descriptor and
-/// copying from a separate buffer take as long as copying one or two cache lines.
+/// Cost of each further buffer of a frame, in equivalent bytes: the number of bytes that can be copied in the same
+/// time. Reading a descriptor and copying from a separate buffer take as long as copying one or two cache lines.
 const DESCRIPTOR_COST_BYTES: usize = 64;
 
 impl QueueState {
