@@ -5,9 +5,9 @@
 //! [`PacketMemory`] models such a small memory, and lies between a wire and the wire's reader. Frames enter the memory
 //! at the time of their arrival on the wire, and leave the memory when the reader takes them.
 //!
-//! Arrival time and departure time are times of the wire, not of the thread. A late thread can take each frame with the
-//! time at which the frame was due, as [`Slow`](crate::fault::Slow) does. So a late thread loses the same frames as a
-//! punctual thread.
+//! Arrival time and departure time are times of the wire, not of the thread. A thread that polls late can pass the time
+//! at which a frame was due to [`WirePort::take`], as [`Slow`](crate::fault::Slow) does. A late thread then loses the
+//! same frames as a punctual thread.
 //!
 //! A [`Memory`] implements only the rules for holding and losing frames, without the frames' bytes.
 
@@ -30,8 +30,8 @@ use std::collections::VecDeque;
 
 /// A wire with a packet memory.
 ///
-/// Frames in a direction without a limit pass through unchanged. In a limited direction, a received frame is copied
-/// once more, into a reused buffer of the memory.
+/// Frames in a direction without a limit pass through unchanged. If the receive direction is limited, each received
+/// frame is copied once more, into a reused buffer of the memory.
 #[derive(Debug)]
 pub struct PacketMemory<W> {
     /// The wrapped wire.
@@ -96,8 +96,7 @@ impl<W: Line> PacketMemory<W> {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Adds to `stats` what was counted since the last call of this function. Returns the number of frames displaced
-    /// from the memory.
+    /// Adds to `stats` the counts since the last call. Returns the number of frames displaced from the memory.
     fn count(&mut self, stats: &Direction) -> usize {
         let counts = self.memory.counts();
         let before = std::mem::replace(&mut self.counted, counts);
@@ -177,8 +176,8 @@ impl<W: Line> WirePort for PacketMemory<W> {
             return self.line.advance(now_ns, stats);
         }
         self.fill(now_ns);
-        // Ignore the frames lost by the wire: `arrivals` never reported a frame that the wire then lost, and the
-        // reported frames are in the memory.
+        // Ignore the wire's own result: the frames that `arrivals` reported are now in the memory, and the wire lost
+        // only frames that `arrivals` did not report.
         self.line.advance(now_ns, stats);
         self.count(stats)
     }

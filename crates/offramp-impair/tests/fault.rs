@@ -328,8 +328,8 @@ fn a_bad_frame_that_is_marked_good_is_one_that_its_host_believes() {
     let mut frame = summed(1, &pattern(1, 500));
     *frame.last_mut().unwrap() ^= 1;
     for honours_data_valid in [true, false] {
-        // With `one_in` = 2, the verdict is wrong for each even checksum. Two frames with consecutive sequence numbers
-        // have one even checksum.
+        // With `one_in` = 2, the verdict is wrong for each even checksum. Of two frames with consecutive sequence
+        // numbers, exactly one has an even checksum.
         let mut host = verdict_fault(WrongVerdict::BadIsGood, 2, honours_data_valid);
         for sequence in 1..3 {
             frame[41] = sequence;
@@ -411,8 +411,8 @@ fn one_by_one() -> AdapterConfig {
 #[test]
 fn a_segment_that_is_judged_wrongly_never_arrives_until_nobody_judges() {
     // Claim R8 (`offramp-model/cases/R8.toml`): a retransmission gets the wrong verdict again, so its connection
-    // stalls. A capture must see the frames that the adapter hides, so it switches the offload off, and the connection
-    // continues.
+    // stalls. A packet capture switches `rx-checksum` off, to see the frames that the adapter would drop. The
+    // connection then continues.
     let faults = FaultConfig {
         verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 8 }),
         ..FaultConfig::default()

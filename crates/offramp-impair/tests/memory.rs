@@ -286,7 +286,7 @@ impl Bench {
     }
 }
 
-/// Returns a UDP datagram to be sent as IP fragments of Ethernet's size.
+/// Returns a UDP datagram, with a request to send it in IP fragments that fit the Ethernet MTU.
 fn datagram(payload: &[u8]) -> (TxMeta, Vec<u8>) {
     let (_, mut frame) = support::tcp_frame(0, 0, &[]);
     frame.truncate(34);
@@ -345,7 +345,8 @@ fn moderation_waits_over_a_memory_and_a_bus_and_everything_arrives_or_is_counted
             bench.run_until_idle();
             bench.assert_everything_is_accounted_for();
             let lost = bench.received().lost_total();
-            // Without a bus, the memory reports its room, so that no moderation policy waits when the memory is full.
+            // Only the slow bus loses frames. Without a bus, the moderator knows the room in the memory, and no policy
+            // waits until the memory is full. The fast bus is faster than the line.
             assert_eq!(lost > 0, bus == slow_isa(), "{moderation:?} {policy:?} {bus:?}");
         }
     }
@@ -353,8 +354,8 @@ fn moderation_waits_over_a_memory_and_a_bus_and_everything_arrives_or_is_counted
 
 #[test]
 fn moderation_forgets_frames_that_were_overrun() {
-    // Coalescing delays three frames in the memory, and a long frame displaces two of these frames. No further frame
-    // fits into the memory, so the remaining frames are delivered to the host.
+    // Coalescing delays three frames in the memory, and a long frame displaces two of these frames. The memory then has
+    // no room for a further frame of this length, so moderation delivers the two held frames at once.
     let policy = Policy::Coalescing(Coalescing { max_usecs: 1000, max_packets: 64 });
     let moderation = ModerationConfig { policy, ..ModerationConfig::default() };
     let config = AdapterConfig { moderation, mtu: 9000, ..AdapterConfig::default() };

@@ -3,11 +3,11 @@
 //! `EVENT_IDX`, at native speed without an emulator.
 //!
 //! `cargo bench -p offramp-lab --bench vhost_moderation` pins the adapter to one processor, and the guests to another
-//! processor. With three processors, each guest has its own processor. The bench keeps these processors awake. The
-//! result thus excludes the kernel's thread placement, and the delay of a hypervisor before it resumes a halted
-//! processor. The argument `-- --free` disables pinning and keeping awake. The argument `-- --load-interrupts
-//! 4000,7000` adds the default policy with each of these interrupt rates under load. The argument `-- --only mixed`
-//! selects one load. With `--test`, the run is too short for meaningful figures.
+//! processor. With three processors, each guest has its own processor. The bench keeps all processors of the machine
+//! awake. The result thus excludes the kernel's thread placement, and the delay of a hypervisor before it resumes a
+//! halted processor. The argument `-- --free` disables pinning and keeping awake. The argument
+//! `-- --load-interrupts 4000,7000` adds the default policy with each of these interrupt rates under load. The argument
+//! `-- --only mixed` selects one load. With `--test`, the run is too short for meaningful figures.
 
 #[path = "vhost_moderation/contenders.rs"]
 mod contenders;
@@ -31,9 +31,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use vhost_common::{Rig, RigConfig};
 
-/// Number of rounds. A round has a sample of every policy, and the report shows the median of each figure. The p99 of a
-/// sample depends on eight late requests, and the machine sometimes pauses for a millisecond. With half as many rounds,
-/// the uncertainty of the ratio of two 99th percentiles would be at least 50 %.
+/// Number of rounds. A round has a sample of every policy, and the report shows the median of each figure. In the mixed
+/// load, a sample has 800 requests, so its p99 depends on the eight slowest. The machine sometimes pauses for a
+/// millisecond. With half as many rounds, the uncertainty of the ratio of two 99th percentiles would be at least 50 %.
 const ROUNDS: usize = 60;
 const SAMPLE: Duration = Duration::from_millis(200);
 const RATE_BPS: u64 = 1_000_000_000;
@@ -46,7 +46,7 @@ const BULK_EVERY: Duration = Duration::from_nanos(FRAME_NS * BULK_TOGETHER as u6
 const FRAME_NS: u64 = 12_304;
 /// Length of requests and responses, bytes.
 const REQUEST_LEN: usize = 64;
-/// Interval between two requests in the mixed load. In the mixed load, bulk data use half of the link rate.
+/// Interval between two requests in the mixed load, in which bulk data use half of the link rate.
 const REQUEST_EVERY: Duration = Duration::from_micros(250);
 const RING: u16 = 1024;
 const BUFFER_LEN: usize = 2048;

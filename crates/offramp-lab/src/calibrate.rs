@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! host    = byte + sends × send + receives × receive [+ checksum sent] [+ checksum received]
-//! adapter = byte + wire frames × frame + (sends + receives) × hand-over [- checksums that the hosts make]
+//! adapter = byte + wire frames × frame + (sends + receives) × hand-over [- checksums computed by the hosts]
 //! ```
 //!
 //! The adapters count sends, receives and wire frames. Least squares, with no cost below 0, derive the costs from a few
@@ -15,8 +15,7 @@
 //! sleeps too, and each send takes additional time to wake the thread. `interrupt-cap` at 8000 interrupts per second
 //! measures these two times, with polling and with sleeping adapters, and also the bytes per send and per receive. The
 //! experiments measure the costs of both ends of a connection together. The resulting profile therefore describes a
-//! host with the costs of both ends. The model predicts the variants that were not used for the costs from that
-//! profile.
+//! host with the costs of both ends. From that profile, the model predicts the variants from which no cost was derived.
 //!
 //! The experiment `receiver` measures a receive-only host. The receiving host has its own processor. The sending host
 //! and the adapters share another processor. The processor time of the receiving host is:

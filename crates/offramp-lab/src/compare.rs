@@ -141,10 +141,10 @@ fn has_ratio(values: [f64; 2]) -> bool {
 /// Compares `variant` with `base` in a metric (see [`metric::find`]).
 ///
 /// The ratio is the median of the ratios per round. The median is taken over logarithms, so that swapping base and
-/// variant gives exactly the reciprocal. The 95 % interval is Student's t-interval of the mean logarithm. If the
-/// samples are skewed, the interval is extended to the median. A round counts if its two samples have comparable
-/// distances ([`Distance::is_like`]). If fewer than [`PAIRS_MIN`] rounds count, all rounds are used, and [`note`]
-/// reports this exception.
+/// variant gives exactly the reciprocal. The 95 % interval is Student's t-interval of the mean logarithm. If skewed
+/// samples put the median outside this interval, the interval is extended to the median. A round counts if its two
+/// samples have comparable distances ([`Distance::is_like`]). If fewer than [`PAIRS_MIN`] rounds count, all rounds are
+/// used, and [`note`] reports this exception.
 ///
 /// Returns `None` if fewer than [`PAIRS_MIN`] rounds have values above 0 in both variants.
 pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdict> {

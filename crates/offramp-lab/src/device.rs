@@ -44,6 +44,7 @@ const OTHER_METRICS: [&str; 3] = ["throughput_bps", "rtt_p50_us", "rtt_p99_us"];
 /// - The interface does not exist, no setting of the interface can be changed, or another run uses the interface.
 /// - The kernel refuses a change, because the process lacks the permission.
 /// - The peer cannot be reached, or the route to the peer does not use the interface.
+/// - Traffic failed in every experiment before the first sample.
 /// - The run was stopped.
 /// - A setting could not be restored. In all other cases, the interface has its original settings.
 pub fn run(
@@ -67,7 +68,7 @@ pub fn run(
     for experiment in &mut *experiments {
         experiment.notes.extend(busy.clone());
     }
-    // A changed interface is worse than a failed measurement, so this error is reported first.
+    // A changed interface is worse than a failed measurement, so an error of the restoration takes precedence.
     let changed = guard.finish()?;
     progress(&format!("{interface}: all settings restored"));
     for line in &changed {

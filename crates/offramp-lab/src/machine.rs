@@ -12,7 +12,8 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Duration of the measurement of other programs' load before a run: some dozen ticks of the kernel's time accounting.
+/// Duration of the measurement of other programs' load before a run: 50 ticks of `/proc/stat` at the usual 100 ticks
+/// per second.
 const BUSY_WINDOW: Duration = Duration::from_millis(500);
 
 /// Describes this machine for a run on an existing interface. A run on an existing interface has no offramp adapter.

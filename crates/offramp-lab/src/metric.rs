@@ -114,8 +114,9 @@ macro_rules! metrics {
             pub line_distance_ns: Option<[f64; 2]>,
             /// Mean number of processors that other programs used around the sample.
             pub other_cpus: Option<f64>,
-            /// `true` if the times of hosts and adapters were measured on separate processors. `false` if all time that
-            /// is neither idle nor the adapters' counts as the hosts'. `None` without software adapters.
+            /// `true` if the times of hosts and adapters were measured separately: on separate processors, or with a
+            /// guest, as the time of the guest's processes. `false` if all time that is neither idle nor the adapters'
+            /// counts as the hosts'. `None` without software adapters.
             pub is_separate: Option<bool>,
         }
 

@@ -26,8 +26,8 @@ pub(crate) const RECEIVER: &str = "receiver";
 /// Metrics compared in addition to the main metric, unless the file lists other metrics.
 const COMPARED: [&str; 5] =
     ["throughput_bps", "transactions_per_s", "host_cpu_s_per_gb", "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
-/// Metrics compared in addition to [`COMPARED`] in experiments that run only by name. The experiments about interrupt
-/// moderation, which are among these, need the metrics.
+/// Metrics compared in addition to [`COMPARED`] in experiments that run only by name. The moderation experiments, which
+/// run only by name, need these metrics.
 const COMPARED_ON_REQUEST: [&str; 4] = ["latency_p50_us", "latency_p99_us", "interrupts_per_frame", "interrupts_per_s"];
 
 /// The user's settings for all experiments.
@@ -92,8 +92,7 @@ pub struct Plan {
     pub compared: Vec<String>,
     /// Bounds for every variant except the base.
     pub bounds: Vec<Bound>,
-    /// `true` if the experiment runs only by name. A default run omits the experiments that run only by name, to end
-    /// within 90 s.
+    /// `true` if the experiment runs only by name. A default run omits such experiments, so that it ends within 90 s.
     pub on_request: bool,
     /// Name of the experiment's group, if any.
     pub group: Option<String>,

@@ -85,9 +85,9 @@ fn no_transfers(_: &str) -> String {
 }
 
 impl Bus {
-    /// Returns the interval between two transfers of a bus master, and the resource that limits the rate. For
-    /// [`Transfers::Both`], the interval is between two pairs of a read and a write. No other master uses the bus.
-    /// `None` for ISA and for [`Bus::Master`].
+    /// Returns the interval between two back-to-back transfers of a bus master, and the resource that limits the rate.
+    /// For [`Transfers::Both`], the interval is between two pairs of a read and a write. The result assumes that no
+    /// other master uses the bus. `None` for ISA and for [`Bus::Master`].
     pub fn transfer(&self, transfers: Transfers, command: Command, bytes: u64) -> Option<(Span, &'static str)> {
         const BUS: &str = "the bus";
         let (read, write) = match self {

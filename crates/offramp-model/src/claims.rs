@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// Maximum error of a prediction that meets a published figure, in percent or in percentage points.
+/// Maximum error at which a prediction meets its published figure, in percent or in percentage points.
 const MET_PERCENT: f64 = 10.0;
 const MET_POINTS: f64 = 5.0;
 /// Unit of an error between two percentages.
@@ -214,8 +214,8 @@ pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool, samples: usize) -> Resul
     Ok(Table::new(rows, cases))
 }
 
-/// Returns the lowest and highest figure of each row over all samples and the nominal run. `None` for a row whose runs
-/// have no number with an interval.
+/// Returns the lowest and highest figure of each row over all samples and the nominal run. `None` for a row without a
+/// figure, or whose runs have no number with an interval.
 fn intervals(engine: &Engine, specs: &[(&Case, &RowSpec)], samples: usize) -> Vec<Option<[String; 2]>> {
     let rows = specs.iter().enumerate().filter(|(_, (case, spec))| spec.metric.is_some() && has_intervals(case));
     // The last index is the nominal run.

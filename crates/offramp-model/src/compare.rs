@@ -42,14 +42,15 @@ pub struct Comparison {
     pub workload: &'static str,
     /// Metrics: throughput, processor utilization, latency and counters.
     pub metrics: Vec<Compared>,
-    /// Time of each activity of the link, microseconds per KiB of payload. Frames can differ in size, so times per
-    /// frame are not comparable.
+    /// Time of each activity of the link, microseconds per KiB of payload. Frame sizes can differ between the systems,
+    /// so times per frame are not comparable.
     pub line_us_per_kib: Vec<Compared>,
     /// Time of each activity of the bus, microseconds per KiB of payload; empty unless the adapter is bus master.
     pub bus_us_per_kib: Vec<Compared>,
     /// Time of each activity of the processors, microseconds per KiB of payload.
     pub processor_us_per_kib: Vec<Compared>,
-    /// Name of the resource that limits each system, or a text that no resource is saturated.
+    /// Limit of each system: lost frames in the adapter's memory, or the name of the saturated resource. If there is
+    /// neither, a text that no resource is saturated.
     pub limits: [&'static str; 2],
     /// Parameters with different values in the two systems.
     pub differences: Vec<Difference>,
@@ -64,7 +65,7 @@ pub fn compare(profiles: [&Profile; 2], outcomes: [&Outcome; 2], samples: Option
     let explanations = outcomes.map(explain);
     let metrics =
         METRICS.iter().map(|metric| compared(metric.heading, outcomes.map(|outcome| (metric.value)(outcome))));
-    // A workload without requests has no latency.
+    // A metric that does not apply to the workload is NaN in both runs, and is omitted.
     let metrics = metrics.filter(|metric| !metric.values.iter().all(|value| value.is_nan()));
     Comparison {
         systems: profiles.map(|profile| profile.name.clone()),

@@ -81,12 +81,12 @@ pub enum Placement {
     /// with their sends, run on the last processor. The queues of a second adapter are numbered after the queues of the
     /// first adapter.
     Pinned,
-    /// Each connection has a processor for its softirqs and protocols. Interrupts are distributed round robin. This
-    /// placement needs a single queue.
+    /// Each connection or call has a processor for its protocols and its process. Interrupts, with the driver's
+    /// softirqs, are distributed round robin. This placement needs a single queue.
     Balanced,
-    /// Interrupts, softirqs and protocols are placed as with [`Placement::Pinned`]. The process of a connection, with
-    /// its sends, runs on the processor with the lowest sum of received connections and processes. A load-balancing
-    /// scheduler converges to this placement.
+    /// Interrupts, softirqs and protocols are placed as with [`Placement::Pinned`]. The processes, with their sends,
+    /// are placed one by one, each on the processor with the fewest connections and processes so far. A connection
+    /// counts on the processor of its queue. A load-balancing scheduler converges to this placement.
     Spread,
 }
 

@@ -53,7 +53,8 @@ pub struct Explanation {
     pub processors: Vec<Vec<Part>>,
     /// Mean wait of a frame in the adapter's memory, microseconds.
     pub ring_wait_us: f64,
-    /// Name of the saturated resource that limits the run, or a text that no resource is saturated.
+    /// Limit of the run: lost frames in the adapter's memory, or else the name of the saturated resource. If there is
+    /// neither, a text that no resource is saturated.
     pub limit: &'static str,
 }
 
@@ -115,8 +116,8 @@ fn fully_used(outcome: &Outcome) -> Option<&'static str> {
     })
 }
 
-/// Returns the limit of a profile's run: the saturated resource, or else the parameters with the largest effect on
-/// throughput. The search for these parameters takes two runs per parameter.
+/// Returns the limit of a profile's run: lost frames in the adapter's memory, or else the saturated resource, or else
+/// the parameters with the largest effect on throughput. The search for these parameters takes two runs per parameter.
 pub fn limit(profile: &Profile, outcome: &Outcome) -> String {
     fully_used(outcome).map_or_else(|| by_experiment(profile, outcome), str::to_owned)
 }

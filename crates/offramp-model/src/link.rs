@@ -137,8 +137,7 @@ pub enum Action {
 struct End {
     /// Start and end of the current transmission of this station.
     sends: Option<(Time, Time)>,
-    /// Start of the time in which this station has neither sent nor sensed carrier. Ignores the current transmission of
-    /// the other station.
+    /// Time since which this station has neither sent nor sensed carrier. A transmission in progress is not included.
     quiet_from: Time,
     /// Time at which the station requested the link.
     asked: Option<Time>,

@@ -23,7 +23,8 @@ pub fn map<T: Sync, R: Send>(
     let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
     thread::scope(|scope| {
         // The channel holds one result per thread. A thread with a short item can therefore continue while `done`
-        // handles another result. Each thread begins at most two more items before a stop takes effect.
+        // handles another result. Together, the threads begin at most two further items per thread before a stop takes
+        // effect.
         let (sender, receiver) = mpsc::sync_channel(threads.get());
         for _ in 0..threads.get().min(items.len()) {
             let (sender, next, work) = (sender.clone(), &next, &work);

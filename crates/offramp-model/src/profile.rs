@@ -481,7 +481,7 @@ fn interval(key: &Key, ends: &toml::Value, unit: &str, value: u64) -> Result<[u6
     Ok([low, high])
 }
 
-/// Returns the unknown or missing name of a TOML error, and the reason.
+/// Returns the name that a TOML error reports as unknown or missing, and the reason.
 fn wrong_name(error: &toml::de::Error) -> Option<(&str, String)> {
     // Examples of messages: "unknown field `withn`, expected one of `part`, `kind`, …", "missing field `source`".
     let names: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();

@@ -76,7 +76,8 @@ pub enum ModelError {
     /// The reply to an RPC call cannot be fragmented.
     #[error("workload.rpc_size: {0}")]
     Rpc(#[from] Refused),
-    /// No event is left before the end of the run, or no data arrived in spite of timeouts.
+    /// The event queue became empty before the end of the run, or no data arrived in the measured time although
+    /// retransmission timers expired.
     #[error("the run is stuck at {at_us} us: {waiting}")]
     Stalled {
         /// Virtual time of the error, microseconds.
@@ -95,7 +96,7 @@ pub enum ModelError {
         /// Number of events within `SPAN_MIN_US`.
         events: u64,
     },
-    /// No data arrived in the measured time, and no timeout has expired yet.
+    /// No data arrived in the measured time, and no retransmission timer has expired yet.
     #[error(
         "no data arrived until the end of the run at {until_us} us: {waiting}; a longer workload.time shows whether \
          the run is slow or stuck"

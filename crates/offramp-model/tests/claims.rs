@@ -80,7 +80,8 @@ fn the_rows_are_counted_by_kind_and_each_figure_that_is_met_once() {
     let chosen: Vec<_> = TABLE.rows.iter().filter(|row| row.kind == Kind::Chosen).map(|row| row.id.as_str()).collect();
     assert_eq!(chosen, ["M2", "M2", "R1", "R2", "R3", "R4", "R6", "R7", "R7", "R9", "R12", "I17"]);
     assert_eq!(TABLE.chosen_rows, chosen.len());
-    // The figures that predictions meet: two of I7, two of H1 (with both explanations), and one of M20.
+    // The figures that predictions meet: two of I7, two of H1, and one of M20. H1 has two rows per figure, one for each
+    // assumed limit, and each figure counts once.
     assert_eq!(TABLE.predicted_figures_met, 5);
     assert!(TABLE.predicted_figures > TABLE.predicted_figures_met, "misses are figures, too");
 }

@@ -14,7 +14,7 @@ pub const ONE_IN: RangeInclusive<u32> = 2..=1_000_000_000;
 /// Valid values of [`FaultConfig::reverse_frames`], frames.
 pub const REVERSE_FRAMES: RangeInclusive<usize> = 2..=1024;
 
-/// A bus between the adapter and the host. The bus copies one frame at a time, in either direction.
+/// A bus between the adapter and the host. The bus copies one frame at a time; both directions share the bus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusConfig {
     /// Bytes copied per second, in both directions together; `None` if a copy takes no time.
@@ -27,8 +27,8 @@ pub struct BusConfig {
 /// The kind of wrong checksum verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrongVerdict {
-    /// Good frames are marked as bad. No host port has a mark for bad frames, so the adapter loses the frame in place
-    /// of the host's stack.
+    /// Good frames are marked as bad. No host port can pass on a frame marked as bad, so such a frame is lost in the
+    /// adapter. With a real card, the host's stack drops it.
     GoodIsBad,
     /// Bad frames are marked as good, and a corrupted payload reaches the host's programs.
     BadIsGood,
@@ -60,7 +60,7 @@ pub struct FaultConfig {
     pub duplicate_one_in: Option<u32>,
     /// Additional delay of each frame on the wire, nanoseconds.
     pub delay_ns: u64,
-    /// Number of frames in each group for delivery to the host in reverse order; `None`: the order stays unchanged.
+    /// Number of frames per group that is delivered to the host in reverse order; `None`: the order stays unchanged.
     pub reverse_frames: Option<usize>,
     /// The fault of the checksum unit; `None`: the checksum unit is correct.
     pub verdict: Option<VerdictConfig>,
@@ -74,7 +74,7 @@ impl FaultConfig {
         Self { seed: 0, ..*self } == Self::default()
     }
 
-    /// Checks the settings that a user can get wrong.
+    /// Checks that every setting is in its range.
     ///
     /// # Errors
     /// Returns a message of one line: the first invalid setting, its value and its range.

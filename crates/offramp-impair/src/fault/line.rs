@@ -226,7 +226,7 @@ impl<W: Line> WirePort for Delay<W> {
 
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         match until_ns.checked_sub(self.delay_ns) {
-            // An unlimited time stays unlimited after subtracting the delay.
+            // `u64::MAX` means no limit, also after the delay.
             Some(_) if until_ns == u64::MAX => self.line.arrivals(skip, u64::MAX, |arrival| note(self.late(arrival))),
             Some(until_ns) => self.line.arrivals(skip, until_ns, |arrival| note(self.late(arrival))),
             None => self.line.arrivals(usize::MAX, 0, |_| {}),

@@ -1,4 +1,4 @@
-//! A bus between the adapter and its host. The bus makes one copy at a time, in either direction.
+//! A bus between the adapter and its host. The bus makes one copy at a time; both directions share the bus.
 
 use super::config::BusConfig;
 use crate::common::{copied, skipping};
@@ -70,7 +70,8 @@ impl<W: ReadOut> Slow<W> {
         self.reading.is_some_and(|reading| reading.at_ns > now_ns) || first(&self.line, now_ns).is_some()
     }
 
-    /// Finishes all copies for the host that end by `now_ns`, and begins the copy in progress at `now_ns`.
+    /// Finishes all copies for the host that end by `now_ns`. Also begins a copy that starts by `now_ns` and ends
+    /// later.
     fn run(&mut self, now_ns: u64) {
         while self.ready.len() < READY_FRAMES_MAX
             && let Some(Arrival { at_ns: end_ns, .. }) = self.reading.or_else(|| self.begin_reading(now_ns))
@@ -195,9 +196,9 @@ impl<W: ReadOut> WirePort for Slow<W> {
             return self.line.advance(now_ns, stats);
         }
         self.run(now_ns);
-        // The result is 0, because no frame that `arrivals` has reported is lost: the reported frames are already
-        // copied, and the wire lost only other frames. With the maximum number of copied frames, the wire must not
-        // advance past the end of the latest copy.
+        // The result is 0: the frames that `arrivals` reported are already copied, and the wire lost only other frames.
+        // With the maximum number of copied frames, the wire advances at most to the end of the latest copy. The next
+        // copy can begin at that time, and a packet memory records arrivals and reads in order of time.
         let is_full = self.ready.len() >= READY_FRAMES_MAX;
         self.line.advance(if is_full { now_ns.min(self.bus_free_ns) } else { now_ns }, stats);
         0

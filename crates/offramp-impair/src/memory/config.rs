@@ -68,12 +68,13 @@ pub enum OverflowPolicy {
     },
 }
 
-/// The memory of an adapter. By default the memory has no limit, so no frame is lost.
+/// The memory of an adapter. By default, the memory is unlimited, and no frame is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryConfig {
     /// The memory for received frames, until the host has read out the frames.
     pub receive: ReceiveMemory,
-    /// Maximum number of received frames of any size, as the descriptors of a receive ring; `None` if unlimited.
+    /// Number of descriptors in the receive ring: the maximum number of received frames in the memory, whatever their
+    /// size. `None` if unlimited.
     pub receive_ring_entries: Option<usize>,
     /// Maximum number of frames waiting to be sent; `None` if unlimited. The host waits for a free buffer, so no frame
     /// is lost.
@@ -93,7 +94,7 @@ impl MemoryConfig {
     /// has 8 KiB, with 20 pages in the ring. A WD8013 has 16 KiB, with 52 pages in the ring.
     ///
     /// # Errors
-    /// Fails if no card has this size.
+    /// Fails if `card_bytes` is outside [`CARD_BYTES`].
     pub fn dp8390(card_bytes: usize) -> Result<Self, OutOfRange> {
         OutOfRange::check(&CARD_BYTES, card_bytes, |bytes| format!("card of {bytes} bytes is"))
             .map_err(|error| error.noting(": 12 pages of 256 bytes are for transmitting"))?;
@@ -106,7 +107,7 @@ impl MemoryConfig {
         })
     }
 
-    /// Checks the settings that a user can get wrong.
+    /// Checks that every setting is in its range.
     ///
     /// # Errors
     /// Returns a message of one line: the first invalid setting, its value and its range.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{BULK_LEN, BULK_TOGETHER, REQUEST_LEN};
 
-/// Kinds of frames. The first payload byte of a frame has its kind.
+/// Kinds of frames. The first payload byte of a frame holds the frame's kind.
 const BULK: u8 = 1;
 const REQUEST: u8 = 2;
 pub const LAST_REQUEST: u8 = 3;
@@ -111,8 +111,8 @@ pub fn send(tx: &mut TxQueue, begun: Instant, time: Duration, request_every: Opt
                 }
             }
             tx.publish();
-            // The guest makes up at most `bulk_every` of the time lost to a full ring. So the guest exceeds the link
-            // rate by little.
+            // After a full ring, the guest makes up at most `bulk_every` of the lost time, and thus hardly exceeds the
+            // link rate.
             bulk_due = (bulk_due + bulk_every).max(now.saturating_sub(bulk_every));
         }
         if request_due.is_some_and(|due| now >= due) {

@@ -4,7 +4,7 @@ use offramp_ports::sys::cpu::{online, pin_current_thread};
 use offramp_testbed::cpu::AwakeCpus;
 use std::fmt;
 
-/// The role of a thread, for the choice of its processor. Threads that it starts later have the same processor.
+/// The role of a thread, for the choice of its processor. Threads that this thread starts later inherit the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Adapter,

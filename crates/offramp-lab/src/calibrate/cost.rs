@@ -1,6 +1,7 @@
 //! A macro that declares a structure of costs, with a display name for each cost.
 
-/// Display name of a cost in [`Costs`](super::Costs): the part whose processor time it is, and the unit.
+/// Display name of a cost in [`Costs`](super::Costs): the part of the system that spends the time, if any, and the
+/// unit.
 pub(super) type Cost = &'static str;
 
 /// Declares a structure of costs. Each cost has a field, a constant with the display name of the cost, and an entry in

@@ -122,8 +122,8 @@ impl Costs {
     }
 
     /// Returns the hand-overs per segment. For a saturated link, the lengths of sends and receives are measured
-    /// separately. More sends on a saturated link than full super-frames would need are acknowledgements, and LSO does
-    /// not change their number.
+    /// separately. On a saturated link, the sends in excess of full super-frames are acknowledgements, whose number
+    /// does not depend on LSO.
     pub(super) fn hand_overs(&self, setup: &Setup) -> HandOvers {
         let one = self.frames_per_segment;
         let paced_acks = (setup.mss / self.paced_sent_len - setup.mss / CHUNK_LEN_MAX).max(0.0);
@@ -188,8 +188,8 @@ impl SwitchedChecksum {
         self.by_hosts.host_ns - self.by_adapters.host_ns
     }
 
-    /// Returns the cost of the checksum to the adapters, nanoseconds per byte. The result is bounded by
-    /// `adapter_byte_ns`, which includes all checksums.
+    /// Returns the cost of the checksum to the adapters, nanoseconds per byte. The result is at most half of
+    /// `adapter_byte_ns`, which includes both checksums.
     fn adapter_ns(&self, adapter_byte_ns: f64) -> f64 {
         (self.by_adapters.adapter_ns - self.by_hosts.adapter_ns).clamp(0.0, adapter_byte_ns / CHECKSUMS)
     }

@@ -28,7 +28,8 @@ pub(super) const RECEIVER_UNCOALESCED: (&str, &str) = (RECEIVER, "off");
 pub(super) const LEARNED_OF_RECEIVER: [(&str, &str); 3] =
     [RECEIVER_UNCOALESCED, (RECEIVER, "on"), (RECEIVER, "MTU 9000")];
 /// Factor by which samples are longer in experiments in which the link is the limit. In these experiments, the hosts
-/// are busy for a quarter of the time only, and the system counts busy time in ticks.
+/// are busy for a quarter of the time only. The system counts busy time in ticks, and a sample four times as long has
+/// about as many busy ticks.
 const PACED_TIMES: u64 = 4;
 
 /// Predicted experiments, with their settings.

@@ -73,7 +73,7 @@ pub fn predict_responses(
         };
         if experiment == BULK {
             // The host acknowledges the frames of an interrupt together, and these acknowledgements cause one interrupt
-            // on the other host.
+            // on the other host. Both hosts thus have equally many interrupts.
             let predicted = 2.0 * run(&profile, Workload::TtcpReceive)?.interrupts_per_second;
             add("interrupts/s", predicted, |sample| sample.interrupts_per_s, INTERRUPTS_PERCENT)?;
         } else if let Some(latency) = run(&profile, Workload::TcpRr)?.latency {

@@ -14,7 +14,7 @@ named_costs! {
         wake_up_ns: WAKE_UP = "both ends, ns/request until processes run",
         /// Mean of the exponentially distributed time in addition to `wake_up_ns`, nanoseconds.
         wake_up_tail_ns: WAKE_UP_TAIL = "both ends, ns/request on top, mean",
-        /// Time from the moment when an interrupt is due until the adapters' thread detects the interrupt, nanoseconds.
+        /// Time from the due time of an interrupt until the adapters' thread detects the expired timer, nanoseconds.
         timer_ns: TIMER = "adapters, ns until a timer is noticed",
     }
 }

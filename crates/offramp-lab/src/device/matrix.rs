@@ -214,8 +214,8 @@ fn gso_variants(tso: &[&'static str], gso: &[&'static str], has_gso_limit: bool)
     ]
 }
 
-/// Without checksum offload, the kernel also disables TCP segmentation offload. The third variant separates the effects
-/// of the two offloads.
+/// Returns the variants of the checksum experiment. Without checksum offload, the kernel also disables TCP segmentation
+/// offload. The third variant separates the effects of the two offloads.
 fn checksum_variants(checksum: &[&'static str], tso: &[&'static str]) -> Vec<VariantPlan> {
     let mut variants = vec![variant("off", &[(checksum, false)]), variant("on", &[(checksum, true)])];
     if !tso.is_empty() {

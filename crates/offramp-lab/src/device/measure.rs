@@ -21,7 +21,7 @@ use offramp_testbed::traffic::{
 
 /// Payload of a datagram, bytes. The datagram fits an Ethernet frame over IPv6, even in a tunnel.
 const DATAGRAM_BYTES: u32 = 1400;
-/// Number of datagrams per UDP super-frame. The super-frame is just shorter than 64 KiB.
+/// Number of datagrams per UDP super-frame. The payload of 61,600 bytes is below the limit of 64 KiB.
 const DATAGRAMS: u32 = 44;
 /// Maximum duration of a round-trip test, seconds. The test is never longer than a sample.
 const RTT_SECONDS_MAX: f64 = 0.5;
@@ -111,7 +111,7 @@ impl<'a> Bench<'a> {
     /// Tests that the peer answers, and that the route to the peer uses the interface.
     ///
     /// # Errors
-    /// Returns an error if the peer does not answer, or if its route does not use the interface.
+    /// Returns an error if the peer does not answer, or if the route to the peer does not use the interface.
     pub(super) fn probe(&self) -> Result<(), TestbedError> {
         let interface = &self.config.interface;
         let counted = || {
@@ -190,7 +190,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Runs the traffic, with retries until the peer is reachable again.
+    /// Runs the traffic. While no connection to the peer succeeds, retries for up to [`SETTLE_MAX`].
     fn settled(&self, params: &Params, on_event: &mut OnEvent) -> Result<Report, TestbedError> {
         let deadline = Instant::now() + SETTLE_MAX;
         loop {

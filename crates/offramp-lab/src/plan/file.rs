@@ -252,8 +252,8 @@ impl Experiment {
                 return Err(place.wrong(at, &format!("bounds.best_of: there is no variant {name:?}")));
             }
         }
-        // Some errors only show in the merged settings, so this function builds the plan without a guest and the plan
-        // with a guest.
+        // Some errors appear only in the merged settings, so the check builds both plans: without a guest, and with a
+        // guest.
         let settings = Settings::default();
         let guest = self.guest_plan(&settings, Accelerator::Uml, DriverCoalescing::Adaptive)?;
         let plans = [Some(self.plan(&settings)?), guest];
@@ -307,8 +307,8 @@ impl Experiment {
     }
 
     /// Builds the plan for a guest with this accelerator and driver. `None` if the experiment is not possible with a
-    /// guest. For a guest under QEMU, the variants with `uml_only` are omitted. If the adapter follows the guest's
-    /// driver, the plan's description adds the driver's settings.
+    /// guest. For a guest under QEMU, the variants with `uml_only` are omitted. If variants need the driver's interrupt
+    /// coalescing, the plan's description explains these variants.
     ///
     /// # Errors
     /// Fails like [`Experiment::plan`].

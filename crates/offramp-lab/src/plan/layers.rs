@@ -15,7 +15,7 @@ const WARMUP_USECS: u64 = 120_000;
 /// window opens slowly.
 const GUEST_WARMUP_USECS: u64 = 300_000;
 /// Names of the settings with alternative kinds, such as the kinds of `workload`. A value of another kind replaces the
-/// value of the lower layer, instead of being merged with it.
+/// value of the earlier layers, instead of being merged with it.
 const ALTERNATIVES: [&str; 7] = ["workload", "arrivals", "amount", "moderation", "between", "polling", "coalescing"];
 
 /// All settings of a variant.

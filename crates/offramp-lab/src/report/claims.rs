@@ -143,8 +143,8 @@ fn range([low, high]: [f64; 2]) -> String {
 }
 
 const AGREES: &str = "as published";
-/// Maximum ratio between the ends of a narrow interval. A wider interval contains almost every published range, so it
-/// does not agree with a range only because it contains the range.
+/// Maximum ratio between the ends of a narrow interval. A wider interval contains almost every published range, so
+/// containing the range then does not count as agreement.
 const NOISE_FROM: f64 = 2.0;
 
 fn outside([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Option<&'static str> {

@@ -359,7 +359,7 @@ mod tests {
     use super::super::sample;
     use super::*;
 
-    /// To keep the test's page for a look, run `OFFRAMP_LAB_SAMPLE_PAGE=/tmp/page.html cargo test -p offramp-lab`.
+    /// To keep the page that the test writes, run `OFFRAMP_LAB_SAMPLE_PAGE=/tmp/page.html cargo test -p offramp-lab`.
     #[test]
     fn the_page_of_a_full_run_is_written() {
         let scratch = std::env::temp_dir().join(format!("offramp-lab-page-{}.html", std::process::id()));

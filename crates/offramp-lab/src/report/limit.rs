@@ -1,5 +1,6 @@
 //! The resource that limits the throughput of each variant, and the change in processor time between two variants. The
-//! same rules apply to all experiments. A limit must be the same in all samples, and a change needs a whole interval.
+//! same rules apply to all experiments. A variant has a limit only if all its samples have the same limit. A change
+//! counts only if the whole confidence interval of the ratio shows it.
 
 use super::numbers::{self, count, percent};
 use super::words::{interval, pair, verdict_ratio};
@@ -83,7 +84,7 @@ pub fn limited_by(base: &Variant, variant: &Variant, machine: &Machine) -> Optio
 /// lost frames.
 pub fn reading(experiment: &Experiment, machine: &Machine) -> Vec<String> {
     let limits = limits(experiment, machine);
-    // With a guest as host A, host B does a part of the work, and the part of host B is not measured.
+    // With a guest as host A, the processor time of host B is not measured.
     let work = if machine.guest.is_none() { where_the_work_went(experiment) } else { None };
     limits.into_iter().chain(work).chain(losses(experiment)).collect()
 }
@@ -157,7 +158,8 @@ mod tests {
     use super::super::sample;
     use super::*;
 
-    /// Returns a variant with a sample of one second per pair of shares, percent of one processor.
+    /// Returns a variant with one sample of one second per pair of loads: of the hosts and of the adapters, percent of
+    /// one processor.
     fn busy_in(samples: &[[f64; 2]]) -> Variant {
         let sample = |[host, adapter]: &[f64; 2]| Sample {
             seconds: 1.0,
@@ -240,7 +242,7 @@ mod tests {
 
     #[test]
     fn medians_alone_decide_nothing_about_the_work() {
-        // The medians fall by a third, and the interval reaches from below 0.3 to above 1.5.
+        // The median of the total falls from 1.5 to 0.8 s/GB, but the interval of the ratio reaches from 0.2 to 2.6.
         let said = work(&[[0.5, 0.5], [0.5, 1.0], [1.0, 1.0]], &[[0.4, 0.4], [0.3, 0.3], [1.0, 1.2]]);
         assert!(said.contains("the interval does not decide") && !said.contains("shrank"), "{said}");
         // The interval excludes 1, and includes 0.95.

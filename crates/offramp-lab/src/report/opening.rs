@@ -50,7 +50,8 @@ pub fn anchor(position: usize) -> String {
     format!("experiment-{}", position + 1)
 }
 
-/// Returns the warnings that affect all results: other programs ran, or host and adapter time are not separated.
+/// Returns the warnings that affect all results: other programs ran, or the times of hosts and adapters are not
+/// separated.
 pub fn warnings(report: &LabReport) -> Vec<String> {
     let machine = &report.machine;
     let is_busy = |programs: &&OtherPrograms| {

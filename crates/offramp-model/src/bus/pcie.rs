@@ -1,4 +1,4 @@
-//! PCI Express: the rate limited by packets, credits, outstanding reads and an IOMMU.
+//! PCI Express: the transfer rate, limited by packet overhead, credits, outstanding reads and an IOMMU.
 //!
 //! Bytes on the link are counted as in the model of `pcie-bench` (Neugebauer et al., SIGCOMM 2018). The bytes include
 //! transaction layer packets with headers and framing, acknowledgements, credit updates and skip symbols. A model that

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Minimum elasticity at which a figure counts as dependent on a parameter: percent of the figure per percent of the
 /// parameter.
 const DEPENDS_FROM: f64 = 0.05;
-/// Key among the figures of a stalled run: the reason of the stall. The figures of a run with an outcome lack this key.
+/// Key for the reason of the stall. Only the figures of a run without an outcome have this key.
 const STALLED: &str = "stalled";
 
 /// The figures of a run, set once the run has ended.
@@ -203,8 +203,8 @@ fn read(run: &Value, name: &str) -> Result<Value, String> {
     Err(format!("a run has no {name:?}; use one of: {}{}", known.join(", "), nearest(name, &known)))
 }
 
-/// Returns every metric and counter of a run, its measured time and its number of events. For a stalled run, the result
-/// has only the reason of the stall.
+/// Returns every metric and counter of a run, its measured time and its number of events. For a stalled or failed run,
+/// the result has only the reason.
 fn fields(result: Result<Outcome, ModelError>) -> Value {
     let outcome = match result {
         Ok(outcome) => outcome,
@@ -226,8 +226,8 @@ pub(super) fn has_intervals(case: &Case) -> bool {
     planned.into_iter().any(|of| KEYS.iter().any(|key| of.profile.interval(key.name).is_some()))
 }
 
-/// Returns the numeric parameters of a case's runs whose tag is wanted. Parameters of the run itself, such as its seed,
-/// are omitted.
+/// Returns the numeric parameters above 0 in a case's runs, if `is_wanted` accepts their tag. Parameters of the run
+/// itself, such as its seed, are omitted.
 pub(super) fn parameters(case: &Case, is_wanted: impl Fn(Tag) -> bool) -> Vec<(&'static Key, Quantity)> {
     let mut found: BTreeMap<_, (&'static Key, Quantity)> = BTreeMap::new();
     for planned in case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten() {

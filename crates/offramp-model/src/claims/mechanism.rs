@@ -106,7 +106,7 @@ pub struct Curve {
     pub points: Vec<[f64; 2]>,
     /// Expression for y at each x; `None` for a published curve.
     y: Option<String>,
-    /// Expression for the points of a published curve, if the points are computed.
+    /// Expression that computes the points of a published curve, in place of `points`.
     measured: Option<String>,
 }
 

@@ -111,6 +111,8 @@ struct Entry {
 }
 
 impl Entry {
+    /// Builds the definition of the parameter.
+    ///
     /// # Errors
     /// Returns a message if a value's dimension differs from that of the default.
     fn key(self) -> Result<Key, String> {

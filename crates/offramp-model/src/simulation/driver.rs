@@ -52,7 +52,7 @@ impl Simulation {
         self.complete(frame);
     }
 
-    /// Releases the adapter's memory of a frame that was sent or given up. If the frame completes a send, informs the
+    /// Frees the adapter's memory of a frame that was sent or given up. If the frame completes a send, informs the
     /// driver.
     pub(super) fn complete(&mut self, frame: Frame) {
         if !matches!(self.config.adapter.bus, Bus::Isa(_)) {
@@ -296,8 +296,7 @@ impl Simulation {
     }
 
     /// Removes from `batch` the aggregates to hold for further segments, and returns these aggregates. An aggregate is
-    /// held if it is the last aggregate of its connection in `batch`, has room, and began in the current tick of Linux'
-    /// clock.
+    /// held if it is the last aggregate of its connection in `batch`, has room, and began in the current jiffy.
     fn hold(&self, batch: &mut Vec<Aggregate>) -> Vec<Aggregate> {
         let segments_max = self.config.adapter.segments_max;
         let last_of = |flow| batch.iter().rposition(|of| of.frame.flow() == flow);

@@ -107,7 +107,7 @@ fn one_after_the_other(free: &mut Time, now: Time, taken: Span) -> Transfer {
     Transfer { done: *free, from, taken }
 }
 
-/// Returns the time to read a part of a super-frame: its share of bursts of maximum length.
+/// Returns the time to read a part of a super-frame: the part's share of bursts of maximum length.
 fn part_of_burst(pci: &Pci, command: Command, bytes: u64) -> Span {
     let burst = pci.burst_len(command);
     let of_burst = pci.time(command, burst);
@@ -234,8 +234,9 @@ impl Dma {
         let is_part = posted.frame.flow().is_some() && posted.frame.len > headers_len + mss;
         let is_first = posted.piece == 0;
         let count = match (is_first, is_part) {
-            // A super-frame needs one descriptor for its headers, and one for each page of its payload. A payload that
-            // does not start at a page boundary touches one page more than its length in pages: hence 2.
+            // A super-frame needs one descriptor for its headers, and one for each page of its payload. An unaligned
+            // payload can touch one page more than its length in pages. The constant 2 counts the headers and this
+            // page.
             (true, true) => 2 + posted.frame.len.div_ceil(PAGE_LEN),
             (true, false) => 1,
             (false, _) => 0,

@@ -92,8 +92,8 @@ impl Simulation {
         every > 0 && believes && start / self.config.peer.sender.mss % every == every - 1
     }
 
-    /// Submits the work of building an acknowledgement for the in-order data. This work runs ahead of other work of
-    /// protocols.
+    /// Submits the work of building an acknowledgement for the in-order data. This work runs ahead of other protocol
+    /// work on the processor.
     fn acknowledge(&mut self, flow: usize) {
         self.flows[flow].ack_due = None;
         let (next, window) = self.flows[flow].receiver.ack();

@@ -96,8 +96,9 @@ impl Simulation {
         }
     }
 
-    /// After a frame was sent, collided or was given up, lets a station request the link for its next frame at
-    /// `ready_at`. A frame that was given up is removed from the queue and lost.
+    /// After a transmission or a collision, lets a station request the link at `ready_at`, for the first frame in its
+    /// queue. After a collision, this is the same frame, unless the station gave it up. A frame that was given up is
+    /// removed from the queue and lost.
     fn continue_at(&mut self, adapter: usize, station: Station, ready_at: Time, gave_up: bool) {
         let state = &mut self.adapters[adapter].stations[station];
         let given_up = if gave_up { state.queue.pop_front() } else { None };

@@ -14,8 +14,8 @@ use super::state::{Event, Job, Simulation};
 use crate::cpu::Priority;
 use crate::time::{PICOSECONDS_PER_MICROSECOND, Span, Time};
 
-/// Interval between two ticks of Linux' clock at `CONFIG_HZ=1000`, picoseconds. An aggregate begun in an earlier tick
-/// is passed to the stack instead of being held.
+/// Length of a jiffy at `CONFIG_HZ=1000`, picoseconds. An aggregate begun in an earlier jiffy is passed to the stack
+/// instead of being held.
 const JIFFY_PS: u64 = 1000 * PICOSECONDS_PER_MICROSECOND;
 
 impl Simulation {

@@ -204,7 +204,8 @@ pub(super) struct Napi {
     pub(super) found: usize,
     /// Remaining number of polls without a frame, before interrupts are enabled.
     pub(super) deferrals_left: u64,
-    /// Time at which the timer starts a poll; `None` without a scheduled poll. Until then, interrupts can be on or off.
+    /// Time at which the timer starts a poll; `None` without a scheduled poll. Before this time, interrupts can be on
+    /// or off.
     pub(super) timer_at: Option<Time>,
     /// `true` if interrupts are off and no poll is in progress.
     pub(super) is_waiting: bool,

@@ -264,7 +264,8 @@ impl Simulation {
     }
 
     /// Returns the queue whose driver or connection causes a job. A job without an owner, such as [`Job::Mask`], counts
-    /// as a job of the first queue. Interrupts are thus masked on the first processor.
+    /// as a job of the first queue. Except with [`Placement::Balanced`], interrupts are thus masked on the first
+    /// processor.
     fn queue_of(&self, job: &Job) -> usize {
         match job.owner() {
             Owner::Queue(queue) => queue,

@@ -121,9 +121,9 @@ fn queues(config: &Config, directions: &[bool]) -> (Vec<usize>, usize) {
     (directions.iter().zip(ports).map(of_flow).collect(), of_replies)
 }
 
-/// Returns the processor of each connection's process, as a load-balancing scheduler would place the processes. A
-/// process is placed on the processor with the lowest sum of received connections and processes. Ties select the last
-/// processor.
+/// Returns the processor of each connection's process, as a load-balancing scheduler would place the processes. Each
+/// process is placed on the processor with the fewest connections and processes so far; a tie selects the last
+/// processor. A connection counts on the processor of its queue.
 fn spread(queues: &[usize], processors: usize) -> Vec<usize> {
     let mut loads = vec![0u64; processors];
     for queue in queues {

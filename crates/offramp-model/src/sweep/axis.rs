@@ -37,7 +37,7 @@ const FORMS: &str = "write KEY=VALUE,VALUE,... or KEY=FROM..TO/COUNT, with units
 
 impl Axis {
     /// Parses an axis such as `bus.clock=4MHz..32MHz/8`, `bus.clock=4MHz..32MHz:log/8` or
-    /// `adapter.overflow=drop,overrun`. A Latin hypercube needs no count after the slash.
+    /// `adapter.overflow=drop,overrun`. For a Latin hypercube, the count, such as `/8`, can be omitted.
     ///
     /// # Errors
     /// Returns an error if the parameter is unknown, or a value is invalid.
