@@ -195,7 +195,9 @@ impl Attack {
         let frame = self.good_frame.clone();
         if let Some(c) = &mut self.c {
             c.rx(0).fill(60, 1526);
-            // Frames from the hostile guest may arrive first.
+            // Frames from the hostile guest may fill all buffers of `b`.
+            while self.b.rx(0).try_recv().is_some() {}
+            // Further frames from the hostile guest may arrive first.
             let frame = [&[0xff; 6], &frame[6..]].concat();
             let send = |from: &mut Guest, to: &mut Guest| {
                 from.tx(0).send(&VnetHeader::default(), &[&frame]);
@@ -750,8 +752,9 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         num_buffers: 0,
     };
     let frames = [packet.build(), frame(&mut rng, 300)];
-    // The neighbour's address differs in one bit. After a flip of the source address, a switch learns the neighbour's
-    // address at this port, until the neighbour sends.
+    // The neighbour's address differs from the hostile guest's address in one bit. If a flip turns the source address
+    // into the neighbour's address, the switch learns that address at the hostile guest's port, until the neighbour
+    // sends.
     let mut reply = frame(&mut rng, 60);
     let (destination, source) = reply[..12].split_at_mut(6);
     destination.swap_with_slice(source);

@@ -1,4 +1,4 @@
-//! Process support for tests: a separate process for a test that counts process resources, and stopped threads of other
+//! Process control for tests: runs a test that counts its resources in a process of its own, and stops threads of other
 //! processes.
 
 use std::process::Command;
@@ -23,7 +23,10 @@ pub fn is_alone(test: &str) -> bool {
         return true;
     }
     let program = std::env::current_exe().expect("the path of this program");
-    let ended = Command::new(program).args([test, "--exact", "--nocapture"]).env(ALONE, test).output();
+    let mut alone = Command::new(program);
+    alone.args([test, "--exact", "--nocapture"]).env(ALONE, test);
+    // By default, glibc maps a further arena whenever threads allocate at the same time, and keeps the arena.
+    let ended = alone.env("MALLOC_ARENA_MAX", "1").output();
     let ended = ended.expect("starting a test in a process of its own");
     let [stdout, stderr] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     print!("{stdout}");
