@@ -220,7 +220,7 @@ fn main() {
             stream("access VLAN", none, of_vlan.clone()),
             stream("all of these", limits, all.clone()),
         ];
-        // Samples are one second apart, so that the bucket is full again.
+        // Samples are one second apart, so that the token bucket of the rate limit is full again at each sample.
         for now_ns in (1..=samples as u64).map(|sample| sample * 1_000_000_000) {
             for stream in &mut streams {
                 stream.sample(frames, now_ns);

@@ -289,7 +289,8 @@ fn each_interrupt_that_was_deferred_is_counted_by_how_long_its_oldest_frame_has_
         left.poll(now_ns).unwrap();
         right.poll(now_ns).unwrap();
     }
-    // The third frame arrived at the time of the first interrupt. The fourth frame waited for the fifth frame.
+    // The third frame arrived at the time of the first interrupt. The fourth frame waited 60 µs, until the poll that
+    // delivered the fifth frame.
     assert_eq!(waits(&controls[1].queues()[0]), (vec![0, 0, 0, 0, 0, 0, 2], 50_000 + 60_000));
     let (a, b) = cable(&CableConfig::default());
     let config = AdapterConfig { moderation: coalescing(3), ..AdapterConfig::default() };

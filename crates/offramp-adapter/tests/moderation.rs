@@ -288,7 +288,7 @@ fn e1000_counts_what_the_host_saw_without_an_interrupt() {
     assert_eq!(moderator.wait_max_ns(), SECOND_NS / 4000);
 }
 
-/// The intended effect of the cost factor that adapts to the load, in virtual time.
+/// Tests of the effect of the cost factor that adapts to the load (`InterruptCost::Adaptive`), in virtual time.
 mod adaptive {
     use super::*;
 

@@ -359,7 +359,7 @@ fn a_super_frame_passes_whole_to_a_port_that_takes_it_and_is_cut_for_one_that_do
 
 #[test]
 fn a_super_frame_with_cwr_passes_whole_and_marked_to_a_port_that_takes_it_and_is_cut_for_others() {
-    // The receiver gets the mark from the sender or from the TCP header.
+    // The super-frame is marked for the receiver if the sender's request marks it, or if CWR is set in the TCP header.
     let (marked, unmarked) = (Cwr::First, Cwr::Unmarked);
     for (says_so, flags) in [(marked, 0x10), (unmarked, 0x90), (marked, 0x90), (marked, 0xd0)] {
         let mut bench = Bench::new(&SwitchConfig::default());
@@ -537,7 +537,8 @@ fn a_frame_with_a_partial_checksum_that_can_join_no_other_passes_untouched() {
     begun_wrong.1[50] ^= 1;
     let mut elsewhere = tcp_frame(0, 1, &pattern(1, 1000));
     elsewhere.0.checksum = Some(PartialChecksum { start: 34, offset: 20 });
-    // One segment, so the frame is no super-frame. The bytes after its IP packet belong to the request.
+    // The request is to segment, but the payload fits into one segment, so the frame is no super-frame. The bytes after
+    // its IP packet must arrive, too.
     let mut longer = tcp_super_frame(0, 1, &pattern(1, 1000), 1460);
     longer.1.extend([7; 50]);
     let mut pushed = tcp_frame(0, 1, &pattern(1, 1000));
@@ -681,8 +682,8 @@ fn a_turn_ends_when_its_frames_have_taken_too_long() {
     bench.given();
     let frame = [plain(mac(1), mac(3)), vec![0; 1000]].concat();
     (0..200).for_each(|_| bench.send(0, (TxMeta::default(), frame.clone())));
-    // The clock advances by three quarters of a turn at each read. The first read is after 16 KiB, and the third read
-    // ends the turn.
+    // At each read, the clock advances by three quarters of a turn's maximum time. The turn reads the clock after every
+    // 16 KiB, and ends at the third read.
     let (turn_ns, looks) = (SwitchConfig::default().turn_ns, std::cell::Cell::new(0));
     let clock = || {
         looks.set(looks.get() + 1);

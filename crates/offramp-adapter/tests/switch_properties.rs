@@ -250,7 +250,7 @@ fn flow_of(frame: &[u8]) -> Flow {
 type Flow = (Vec<u8>, u8, Vec<u8>);
 type Arrivals = BTreeMap<Flow, Vec<Vec<u8>>>;
 
-/// Checks the marks of a received frame, and segments the frame.
+/// Checks the metadata of a received frame, and segments the frame.
 fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
     let enabled = Offloads::offer(Offloads::RX, side.accepts, side.offloads);
     let is_told = meta.checksum != ChecksumState::Unknown;

@@ -342,8 +342,8 @@ fn tagged_all(frames: &[Sent], tags: &[Tag]) -> Vec<Sent> {
 }
 
 proptest! {
-    /// A received frame and all its marks equal the frame and the marks on a plain link, except for the tag expected by
-    /// the host. No frame of another VLAN arrives, and refused frames are counted.
+    /// A received frame and its metadata equal the frame and the metadata on a plain link, except for the tag expected
+    /// by the host. No frame of another VLAN arrives, and refused frames are counted.
     #[test]
     fn on_a_switch_a_host_gets_the_frames_of_its_vlans_alone_with_the_tag_that_it_expects(
         sides in prop::collection::vec(side(), 2..6), steps in prop::collection::vec(step(), 1..12),
@@ -374,7 +374,8 @@ proptest! {
                 to.is_some_and(|to| to != step.from && matches!(given_to(&sides[to], *vid, tags), Given::Other))
             };
             if step.is_planned() && inside.as_ref().is_some_and(is_out_of_reach) {
-                // The destination station is in the VLAN with the same number, but with customer tags.
+                // The switch knows the destination station in this VLAN, but only a frame with a customer tag reaches
+                // the station's port.
                 refused[step.from].0 += (step.frames * step.segments()) as u64;
             }
             for (port, side) in sides.iter().enumerate() {
@@ -705,7 +706,7 @@ fn is_esp_in_tag(frame: &[u8], vid: u16) -> bool {
 #[test]
 fn what_is_sealed_is_sealed_inside_of_the_tag() {
     let data = pattern(1, DATA_LEN);
-    // On a cable, the other end sees the tag, and opens the packet behind the tag.
+    // On a cable, the other end sees the tag, and opens the packet after the tag.
     for far in [access(10), trunk(10..=10)] {
         let mut line = Line::of([&access(10), &far]);
         protect(&line.controls[0], SaDirection::Out);

@@ -180,7 +180,7 @@ impl Daemon {
 
         let mut state = self.state();
         for (mut port, config) in opened.into_iter().zip(&added) {
-            // The port's settings and addresses were already checked.
+            // The switch does not refuse the port: its settings and addresses were already checked.
             connect_to(&mut port, config, &state.switches).map_err(not_opened)?;
             Arc::make_mut(&mut state.ports).push(Arc::new(port));
             state.config.ports.push(Arc::clone(config));

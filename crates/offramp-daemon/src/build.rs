@@ -49,7 +49,7 @@ pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
 }
 
 impl Devices {
-    /// Returns the value for `ports` ports without privileged devices.
+    /// Returns an empty entry for each of `ports` ports, which have no privileged devices.
     pub fn none(ports: usize) -> Self {
         Self((0..ports).map(|_| (None, None)).collect())
     }

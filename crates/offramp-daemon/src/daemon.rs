@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum wait for the end of another client's capture.
 const CAPTURE_END_TIME_MAX: Duration = Duration::from_secs(2);
-/// Interval between two attempts.
+/// Interval between two attempts to start a capture.
 const CAPTURE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The running ports and switches of a configuration. Dropping the daemon ends the ports and switches; [`Daemon::stop`]
@@ -217,8 +217,8 @@ impl Daemon {
         Arc::clone(&self.state().ports)
     }
 
-    /// Stops fetching from all hosts, sends the queued frames, and ends the threads. Returns whether all queued frames
-    /// were sent. The guests' sockets are removed, and later requests are refused.
+    /// Stops fetching from all hosts, and sends the queued frames. Returns whether all queued frames were sent. Removes
+    /// the guests' sockets. Later requests to add or remove ports and switches are refused.
     pub fn stop(&self) -> bool {
         // This change makes the daemon refuse all later changes.
         let _ = self.change(Change::Stop);

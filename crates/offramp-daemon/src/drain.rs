@@ -22,7 +22,7 @@ const RUNNING: u8 = 0;
 const SHUT: u8 = 1;
 const EMPTYING: u8 = 2;
 
-/// Maximum time for draining, so that a host without room cannot hold up the daemon.
+/// Maximum time for draining. After this time, a host that accepts no frames no longer delays the end of the daemon.
 const REST_MAX: Duration = Duration::from_secs(3);
 /// Time between two checks whether all tasks have completed a phase.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -30,7 +30,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// A host port of any kind. The ports of one switch may be of different kinds: a TAP, a guest and an interface.
 pub type AnyHost = Box<dyn HostIo + Send>;
 
-/// The current phase of all tasks, and the event that wakes sleeping tasks at a change of the phase.
+/// The current phase of all tasks, and the event that wakes sleeping tasks when draining starts.
 #[derive(Debug)]
 pub struct Rest {
     phase: AtomicU8,

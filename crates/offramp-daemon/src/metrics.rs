@@ -47,7 +47,7 @@ impl MetricsSocket {
     /// Fails if the address is in use, or if the system refuses the socket.
     pub fn listen(address: &MetricsAddress, groups: &Groups) -> Result<Self, SocketError> {
         const KEY: &str = "daemon.metrics";
-        // The release is read here, because a thread in the sandbox must not call `uname`.
+        // The kernel's release is read here, because a thread in the sandbox must not call `uname`.
         kernel();
         match address {
             MetricsAddress::Tcp(address) => TcpListener::bind(address).map(Self::Tcp).map_err(|cause| {
@@ -360,7 +360,7 @@ mod tests {
         let last = UnixStream::connect_addr(&address).unwrap();
         while !ask(&address, "").is_empty() {}
         drop((silent, last));
-        // The threads of the clients end one after the other.
+        // A place for a client becomes free when the thread of an earlier client has ended.
         while !ask(&address, GET).contains("# EOF") {
             thread::yield_now();
         }

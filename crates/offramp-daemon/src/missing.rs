@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-/// Returns the reasons, each in one line with its remedy. Gives up the privileges of this process, since a daemon creates
-/// its sockets with the rights of its user.
+/// Returns the reasons why `config` cannot start on this machine now, each in one line with its remedy. Gives up the
+/// privileges of this process, since a daemon creates its sockets with the rights of its user.
 pub fn missing(config: &Config, given: &Given) -> Vec<String> {
-    // A running daemon with this control socket may have the interfaces of the file.
+    // A running daemon with this control socket may be the user of the file's interfaces.
     let is_running =
         !matches!(occupant(&config.daemon.control), Ok(Occupant::Nobody | Occupant::Dead | Occupant::NoSocket));
     let of_ports = config.ports.iter().flat_map(|port| {

@@ -248,12 +248,13 @@ fn begin(input: &Input, sockets: &GuestSockets) -> Result<Process, Cause> {
         identity.make_directory(directory, PRIVATE_DIRECTORY_MODE)?;
     }
     identity.assume()?;
-    // In the sandbox, the daemon cannot find the cause of a refusal.
+    // The paths are checked before the sandbox is entered: in the sandbox, the daemon cannot find the cause of a
+    // refusal.
     config.daemon.sockets().try_for_each(|(key, path)| socket::may_create(key, path))?;
     process::leave_no_core().map_err(system("keeping the process from being dumped"))?;
     let (keys, keeper) = state::open_keys(config.daemon.state_directory.as_deref())?;
     let groups = identity.groups();
-    // A thread in the sandbox cannot create an Internet socket.
+    // The metrics socket is created before the sandbox is entered, in which no thread can create an Internet socket.
     let metrics = config.daemon.metrics.as_ref().map(|address| MetricsSocket::listen(address, groups)).transpose()?;
     let touched = Arc::new(TouchedMemory::open());
     let (sandbox, sandbox_status, socket_directories) =

@@ -297,7 +297,7 @@ fn report_limits(port: &Port, limits: &mut [Limit; 2], number: usize, events: &E
     }
 }
 
-/// Disconnects the guest in which a thread has stalled.
+/// Disconnects the guest in whose port a thread has stalled.
 fn end(port: &Port) {
     let why = "the thread of its frames stood still at this guest for two seconds";
     if port.with_guest(|guest| guest.disconnect(why)).unwrap_or_default() {

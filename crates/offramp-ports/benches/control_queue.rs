@@ -193,7 +193,7 @@ impl Bed {
         let ports = [near, far];
         let samples_ns = Vec::new();
         let mut bed = Self { setting, switch, sender, receiver, place, frames, now_ns, samples_ns, _ports: ports };
-        // At the end of this first batch, the port learns on which pairs its guest receives.
+        // The port determines the receive pairs of its guest at the end of this first batch.
         bed.batch_ns(1);
         bed
     }

@@ -276,7 +276,7 @@ fn flow_of(frame: &[u8]) -> Option<usize> {
     is_ours.then_some(flow)
 }
 
-/// The number of payload bytes sent and received in one direction.
+/// The progress of one direction: the payload bytes sent and received.
 #[derive(Default)]
 struct Way {
     sent: AtomicU64,

@@ -234,7 +234,7 @@ fn every_super_frame_is_cut_as_the_kernel_cuts_it() {
     assert!(seen.zero_sums > needed && seen.folded_sums > needed, "checksums of 0 occurred");
 }
 
-/// Clears the IP length, IPv4 header checksum and UDP length, as some drivers do, and repairs these fields.
+/// Clears the IP length, IPv4 header checksum and UDP length, as some drivers do, and lets offramp repair these fields.
 fn repaired(vector: &Vector) -> Vec<u8> {
     let (packet, mut frame) = (&vector.packet, vector.frame.clone());
     let network = packet.network_start();

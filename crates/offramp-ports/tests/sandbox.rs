@@ -135,7 +135,7 @@ fn a_call_that_no_thread_makes_ends_the_process_or_is_logged() {
         sandbox.enter(ThreadKind::Process).unwrap();
         sandbox.enter(ThreadKind::Data).unwrap();
         let _ = Command::new("/bin/true").status();
-        // Reaching this line shows that the program was not started.
+        // With `Reaction::Refuse`, the kernel ends the process before this line.
         std::process::exit(0);
     }
     let run = |reaction| {

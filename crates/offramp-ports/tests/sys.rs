@@ -65,7 +65,7 @@ fn a_veth_joins_two_namespaces() {
     .unwrap();
     for (to, from) in [("10.1.0.2", "10.1.0.1"), ("fd01::2", "fd01::1")] {
         let to: IpAddr = to.parse().unwrap();
-        // An IPv6 address without duplicate detection can be bound at once.
+        // An IPv6 address without duplicate address detection can be bound at once.
         let listener = b.run(|| TcpListener::bind((to, 80)).unwrap()).unwrap();
         let stream = a.run(|| TcpStream::connect((to, 80)).unwrap()).unwrap();
         assert_eq!(stream.local_addr().unwrap().ip(), from.parse::<IpAddr>().unwrap());

@@ -316,8 +316,8 @@ fn transmit_completions_are_called_for_apart_and_put_off_too() {
         assert_eq!((calls(&mut bench), bench.calls_seen()), (2, 0), "{case:?}");
         while bench.guest.tx(0).take_used().is_some() {}
         if case.event_idx {
-            // A driver that requests one interrupt for many chains has stopped. The port sends the interrupt when the
-            // device has used the last of these chains.
+            // A driver that requests one interrupt for many chains has stopped its transmit queue. The port sends the
+            // interrupt when the device has used the last of these chains.
             bench.guest.tx(0).ring().interrupt_after(20);
             for sent in 1..=20 {
                 assert_eq!(calls(&mut bench), 2, "{case:?}: {sent}");
@@ -360,7 +360,8 @@ fn a_ring_that_is_stopped_leaves_no_call_behind() {
         bench.consume_all();
         let Bench { guest, queue, .. } = &mut bench;
         drive(queue, || guest.start_at(&bases).unwrap());
-        // The ring's previous backend may have been killed while an interrupt was deferred.
+        // A started ring interrupts its guest: the ring's previous backend may have been killed while an interrupt was
+        // deferred.
         assert!(!bench.guest.rx(0).ring().enable_interrupts());
         bench.end_batch();
         bench.advance_to(bench.now_ns + u64::from(FAR_USECS) * MICROSECOND_NS);
@@ -435,7 +436,7 @@ impl Interleaving {
         // Chains that the driver has already seen need no interrupt.
         let seen = rx.snoop_used().len();
         if chains == 1 {
-            // A chain is available, so the driver must not sleep (virtio 1.3, 2.7.7.1).
+            // The device has used further chains, so the driver must not sleep (virtio 1.3, 2.7.7.1).
             if rx.ring().enable_interrupts() {
                 return;
             }

@@ -767,7 +767,7 @@ fn a_ring_without_a_kick_is_looked_at_again_and_again() {
         let [mut a, mut b] = rig.guests(&case.guest());
         b.rx(0).fill(16, 1526);
         a.frontend().set_vring_kick(1, None).unwrap();
-        // The test kit kicks a descriptor that the port no longer uses.
+        // The test kit kicks a descriptor that the port no longer uses, so the port must find the chains by polling.
         for _ in 0..5 {
             carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
         }

@@ -89,7 +89,7 @@ fn changes_that_come_before_the_answer_are_told_once_behind_it() {
     let first = told(frontend, true);
     for n in 0..20 {
         rig.ports[0].link().set_up(n % 2 == 0);
-        // After the answer, the device has processed the change.
+        // The device sends this answer after it has processed the change.
         frontend.get_features().unwrap();
     }
     std::thread::sleep(A_WHILE);

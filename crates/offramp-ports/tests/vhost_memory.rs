@@ -40,7 +40,7 @@ fn memory_on_huge_pages_carries_frames_and_is_unmapped_whatever_its_length() {
     let mut b = rig.guest(1, &case.guest());
     b.rx(0).fill(64, 1526);
     let (own, frame) = (mappings(), frame(&mut rng(), 100));
-    // Regions shorter than a page, of one and a half pages, and across the border of two pages.
+    // Regions shorter than a huge page, of one and a half huge pages, and across the border of two huge pages (2 MiB).
     for (len, file_offset) in [(1 << 20, 0), (3 << 20, 0), (1 << 20, (2 << 20) - 4096)] {
         let spec = RegionSpec { guest_addr: 0x4000_0000, len, file_offset };
         for _ in 0..GUESTS {
@@ -124,7 +124,7 @@ fn an_inflight_region_that_is_taken_away_ends_its_frontend_alone() {
 
 #[test]
 fn a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone() {
-    // The device replaces lost memory by zeros. In this test, the kernel grants only a page at a time.
+    // The device replaces lost memory by zeros. In this test, the kernel refuses replacements of 1 MiB or more.
     if !is_alone("vhost_memory::a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone") {
         return;
     }
@@ -243,7 +243,7 @@ fn a_frontend_that_takes_all_addresses_is_refused_and_no_other_notices() {
     let protocols = frontend.get_protocol_features().unwrap();
     frontend.set_protocol_features(protocols).unwrap();
     let answer = frontend.set_mem_regions(&regions, &fds);
-    // Another guest with memory of half a gibibyte, and an existing guest.
+    // The remaining addresses must suffice for another guest with 512 MiB of memory.
     let victim = case.guest().memory(&[RegionSpec::new(0x4000_0000, 512 << 20)]);
     let place = file_in_memory(512 << 20);
     let len = NonZeroUsize::new(512 << 20).unwrap();

@@ -406,9 +406,10 @@ fn a_pair_that_always_has_a_frame_keeps_no_other_pair_waiting() {
     let rare = bytes(0, 1, 0);
     for case in Case::rings() {
         let scratch = Scratch::new();
-        // The port is dropped first, so that the control thread need not wait.
+        // `port`, which holds the queues, is dropped first, so that the control thread need not wait for the queues.
         let (mut guest, _user, mut port) = driven_by_hand(&case, &scratch);
-        // The wait must not exceed a batch, or a turn of a pair with long frames.
+        // A frame of the other pair waits for at most one batch of the busy pair, or for one turn if the busy pair's
+        // frames are long.
         for (busy, len, calls_max) in [(0, 60, 33), (1, 60, 33), (0, LONG, 2), (1, LONG, 2)] {
             let mut next = |guest: &mut Guest| {
                 guest.tx(busy).send(&VnetHeader::default(), &[&vec![7; len]]);

@@ -266,8 +266,8 @@ fn copy(
     out.finish()
 }
 
-/// Writes a packet, or a block that precedes all packets. The daemon's last block, the statistics, is not written, but
-/// its count includes the packets lost after the last packet.
+/// Writes a packet, or a block that precedes all packets. Does not write the daemon's last block, the statistics, but
+/// counts the packets that this block reports as lost after the last packet.
 fn write(block: Block<'_>, out: &mut Output, filter: Option<&Filter>, counts: &mut Counts) -> io::Result<()> {
     let lost = match block.kind() {
         STATISTICS => block.lost().saturating_sub(counts.lost),

@@ -39,7 +39,8 @@ pub fn explained(mut error: clap::Error, words: &[String]) -> clap::Error {
     let is_known = error.get(ContextKind::SuggestedArg).is_some();
     let tip = remedy(words, is_known).or_else(|| meant(words).map(|line| format!("did you mean: offramp {line}")));
     if let Some(tip) = tip {
-        // The parser's usage line has the suggested option.
+        // The parser's usage line shows the option that the parser suggests, so the line is removed with the
+        // suggestion.
         if error.remove(ContextKind::SuggestedArg).is_some() {
             error.remove(ContextKind::Usage);
         }
@@ -48,7 +49,7 @@ pub fn explained(mut error: clap::Error, words: &[String]) -> clap::Error {
     error
 }
 
-/// Returns the remedy for a slip that no other line of offramp replaces. `is_known` is true if the parser suggests an
+/// Returns the remedy for a slip that [`meant`] cannot correct. `is_known` is true if the parser suggests a known
 /// option in place of an unknown one.
 fn remedy(words: &[String], is_known: bool) -> Option<String> {
     let (command, rest) = words.split_first()?;

@@ -1,5 +1,5 @@
-//! Tests of `offramp capture`: the captured packets of a running daemon's port, and that the port does not wait for a
-//! slow reader.
+//! Tests of `offramp capture`: a capture contains the packets of a running daemon's port, and the port does not wait
+//! for a slow reader.
 
 #[allow(dead_code, reason = "shared with other tests of the daemon")]
 #[path = "up/bed.rs"]
@@ -167,7 +167,7 @@ fn a_packet_says_why_it_was_lost() {
     bed.start_again();
     let file = bed.file().with_file_name("a.pcapng");
     let running = capture(&bed, "a", &file, &[]);
-    // Each ARP request of the host's kernel has a source address that does not belong to the host.
+    // The host's kernel sends its ARP requests from an address that is not in the port's `mac_addresses`.
     let spoofed = || direction(&bed.show(), "a", "transmit")["lost"]["spoofed"].as_u64().unwrap();
     let before = spoofed();
     bed.until(|| {
@@ -272,7 +272,7 @@ fn a_full_disk_ends_the_capture_with_a_readable_file_and_harms_no_port() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("b.pcapng: No space left on device"), "{text}");
-    // The file holds whole packets up to the full disk.
+    // Although the disk became full, the file ends with a whole block.
     let mut reader = PcapNgReader::new(&output.stdout[..]).unwrap();
     let mut blocks = 0;
     while let Some(block) = reader.next_block() {

@@ -34,8 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Features for sending and receiving super-frames.
 const SUPER_FRAMES: u64 = features::CSUM | features::HOST_TSO4 | features::GUEST_CSUM | features::GUEST_TSO4;
 
-/// Number of parses of the wire's frames in one coalesced frame: the first two determine the expected headers of the
-/// others.
+/// Number of wire frames that are parsed per coalesced frame: the first two frames determine the expected headers of
+/// the others.
 const RUN_PARSES: usize = 2;
 
 /// The cost of a transfer: number of payload copies, and number of parses.

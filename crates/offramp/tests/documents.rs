@@ -85,8 +85,8 @@ fn run(page: &str, document: &str) -> (usize, Vec<String>) {
         .arg(steps.len().to_string())
         .status()
         .unwrap();
-    // A daemon that a step started may print during later steps, which belongs to none. A step that failed has only
-    // the open output.
+    // A daemon that a step started may still write to the step's file `.open` during later steps. So the output is
+    // copied to `.printed` at the end of each step. A failed step has only the file `.open`.
     let file = |number: usize, end| fs::read(scratch.file(&format!("{number}.{end}")));
     let printed = |number: usize| file(number, "printed").or_else(|_| file(number, "open")).ok();
     let last = (1..=steps.len()).take_while(|number| printed(*number).is_some()).last().unwrap_or(0);

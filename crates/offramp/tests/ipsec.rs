@@ -103,7 +103,7 @@ fn tcp_crosses_a_protected_cable_in_super_frames_and_show_tells_the_associations
     }
     let sealed = associations(&status, 0)[0].3;
     let on_line = queue_sum(&status, "a", "transmit", "frames_out");
-    // All other frames on the wire are not IP.
+    // The remaining frames on the wire are not IP packets, so they are not sealed.
     assert!(sealed <= on_line && on_line - sealed < 20, "{sealed} of {on_line}");
     // Segmentation and coalescing work as without encryption.
     for (port, way) in [("a", "transmit"), ("b", "receive")] {

@@ -339,7 +339,8 @@ fn sighup_makes_what_runs_be_what_the_file_says_or_changes_nothing() {
         assert_eq!(names(&bed), ["a", "b", "vm0", "vm1", "client"]);
         assert_eq!(bed::feature(&bed.show(), "b", "rsc4")["allowed"], true, "{why}");
     }
-    // Ports removed by a client are added again, and a port added by a client can become a port of the file.
+    // A reload adds ports of the file that a client has removed. A port added by a client can become a port of the
+    // file.
     done(&bed.run(&["port", "remove", "vm1"]));
     let client = guest(&bed, "client", "switch = \"lan\"");
     reload(&(featured.clone() + &client), "reloaded\nport vm1 added\n");

@@ -889,8 +889,8 @@ fn show_tells_how_much_of_a_guests_memory_the_daemon_has_touched() {
     assert_eq!(touched(), 0);
     let mut guest = Guest::builder().connect(&socket);
     let before = touched();
-    // The buffer of a sent frame is free for the next one as soon as the device has used it. Frames that are all added
-    // before the device sees the first have a buffer each.
+    // The guest reuses the buffer of a sent frame as soon as the device has used it. So the test stages all frames
+    // before it publishes the first frame: each frame then has its own buffer.
     for _ in 0..64 {
         guest.tx(0).stage(&VnetHeader::default(), &[&[0xff; 1514]]).expect("a ring of 256 entries has room");
     }

@@ -93,7 +93,7 @@ fn mixed(frames: usize) -> Vec<Frame> {
     let mut requests = (0..).map(|index| Frame { at_ns: index * MIXED_REQUEST_NS, bytes: SHORT_BYTES }).peekable();
     let mut mixed = Vec::with_capacity(frames);
     for full in bursts.take(frames) {
-        // A request is sent as soon as the previous frame has left.
+        // A request arrives at the time of the next full frame, directly before this frame.
         while let Some(request) = requests.next_if(|request| request.at_ns <= full.at_ns) {
             mixed.push(Frame { at_ns: full.at_ns, ..request });
         }

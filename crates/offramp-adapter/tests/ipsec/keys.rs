@@ -1,4 +1,5 @@
-//! Tests of the marks of a key registry, shared by the ports of a process and kept over a crash.
+//! Tests of a key registry's marks, the highest sequence numbers that must not be used or accepted again. The ports of
+//! a process share the marks, and the marks outlive a crash.
 
 use super::bed::{Bed, Pair, SPI, add, config, gcm, losses, sa};
 use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
@@ -170,7 +171,8 @@ fn a_key_has_one_port_at_a_time_and_continues_on_the_next_one() {
         let SaError::UsedKey { sequence, .. } = refused else { panic!("{refused}") };
         assert!(sequence >= 5);
         bed.controls[1].change_ipsec(&[moved(sequence)]).unwrap();
-        // With CBC, both associations may have the same key: their IVs differ in more than the sequence number.
+        // With CBC, both associations may have the same key. A shared key is refused only for the counter modes, in
+        // which the sequence number is the IV.
         let cbc = sa("aes128-sha256", SPI + 1);
         for control in &bed.controls {
             control.change_ipsec(&[add(SaDirection::Out, &cbc)]).unwrap();
@@ -236,8 +238,8 @@ fn a_recorded_packet_is_refused_after_a_crash() {
         let frames = recorded(&sa, 40);
         let (keys, control) = receiver(&disk, &sa);
         let (mut pair, mut wire) = alone(&control);
-        // The first packet wakes the keeper of marks. Later packets do not wake the keeper while they arrive at the
-        // same rate.
+        // The first packet wakes the thread that would call [`KeyRegistry::keep`]. Later packets do not wake the thread
+        // while they arrive at the same rate.
         bring(&mut pair, &mut wire, &frames[..1]);
         assert_eq!(disk.wakes(), 1);
         assert!(keys.keep().unwrap(), "packets arrive");
@@ -405,8 +407,8 @@ impl Process {
     fn sent(&mut self) -> Vec<(u32, u32)> {
         let mut sent = Vec::new();
         for (control, pair, wire) in &mut self.ports {
-            // Without an association, frames would be sent unencrypted. Other tests cover frames without an
-            // association.
+            // Without an association, the port would send the frames unencrypted, so they are removed here. Other tests
+            // cover frames without an association.
             if control.ipsec().status().is_empty() {
                 pair.host_mut().to_send.clear();
             }

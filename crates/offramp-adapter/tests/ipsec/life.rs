@@ -42,7 +42,7 @@ fn limits_of_packets_and_bytes_end_an_association_and_are_told_once() {
         assert_eq!(losses(bed.transmit()), [(Loss::SaExpired, 3)]);
         for events in &events {
             let kinds = kinds(events);
-            // One grant may reach both limits at once.
+            // One grant of sequence numbers may reach both limits at once; then only the hard limit is reported.
             assert!(kinds == [SaEventKind::Hard] || kinds == [SaEventKind::Soft, SaEventKind::Hard], "{kinds:?}");
         }
         let states = bed.controls.each_ref().map(|control| control.ipsec().status()[0].state);

@@ -175,7 +175,7 @@ fn checksums_that_the_host_left_are_complete_inside_the_sealed_packet() {
     let end = expected.len();
     checksum::complete(&mut expected, meta.checksum.unwrap(), end).unwrap();
     let (told, given) = &bed.right.host().given[0];
-    // A partial checksum indicates that the full checksum was right.
+    // A partial checksum tells the host that the adapter has verified the full checksum.
     assert_eq!(told.checksum, ChecksumState::Partial(meta.checksum.unwrap()));
     let mut given = given.clone();
     checksum::complete(&mut given, meta.checksum.unwrap(), end).unwrap();
@@ -197,7 +197,8 @@ fn a_datagram_too_long_to_be_sealed_is_counted_and_its_sender_told_what_fits() {
     assert_eq!(checksum::sum(&answer[34..]).fold(), 0xffff);
     assert_eq!(&answer[42..70], &datagram(1472, true).1[14..42], "the header that caused it, and eight bytes");
     let mtu = usize::from(u16::from_be_bytes([answer[40], answer[41]]));
-    // 20 bytes IP, 8 ESP, 8 IV, 2 trailer and 16 tag. The payload after the IP header is a multiple of four bytes.
+    // A sealed packet has 20 bytes of IP header, 8 of ESP header, 8 of IV, 2 of trailer and 16 of tag. The lengths of
+    // payload and trailer together are a multiple of four bytes.
     assert_eq!(mtu, 1466);
     assert_eq!(alone.send(datagram(mtu - 28, true)).len(), 1, "what fits goes");
     assert!(alone.send(datagram(mtu - 27, true)).is_empty());
@@ -366,7 +367,8 @@ fn an_inbound_association_that_comes_again_remembers_what_it_has_received() {
         receiver.control.change_ipsec(&[add(SaDirection::In, &sa)]).unwrap();
         receiver.bring(&frames);
         assert_eq!(receiver.receive(), [(Loss::Replayed, 3)], "{name}");
-        // A recorded packet contains its SPI, so another SPI has its own replay window.
+        // The replay window belongs to the SPI: a recorded packet contains the old SPI, so the association with another
+        // SPI does not accept it.
         let other = SaConfig { spi: SPI + 1, ..sa.clone() };
         receiver.control.change_ipsec(&[remove, add(SaDirection::In, &other)]).unwrap();
         receiver.bring(&seal(&other, tcp_frame(0, 5000, b"another SPI")));

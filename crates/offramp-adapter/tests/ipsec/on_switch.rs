@@ -11,7 +11,7 @@ use offramp_offload::esp::{Arrival, Lifetime, SaConfig};
 use offramp_offload::frame::Frame;
 use std::sync::Arc;
 
-/// A switch with this many ports that floods every frame.
+/// A switch that floods every frame, and the controls of its ports.
 struct Lan {
     switch: Switch<MemoryHost>,
     controls: Vec<Arc<PortControl>>,

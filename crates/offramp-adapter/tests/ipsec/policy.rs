@@ -197,7 +197,7 @@ fn what_an_association_has_protected_is_lost_when_it_is_removed() {
     bed.run_until_idle();
     assert_eq!(bed.received(), b"clear");
     assert_eq!(losses(bed.transmit()), [(Loss::EspFragment, 1), (Loss::Discard, 1)]);
-    // The receiving end discards these frames from any sender.
+    // A receiving end whose association was removed discards such frames, from any sender.
     let mut far = Bed::new(&config());
     far.controls[1].change_ipsec(&[add(SaDirection::In, &for_flow(0))]).unwrap();
     far.controls[1].change_ipsec(&[SaChange::Remove { direction: SaDirection::In, spi: SPI }]).unwrap();
@@ -403,7 +403,8 @@ fn one_key_never_seals_in_two_associations_or_directions() {
         let expected = SaError::SharedKey { direction, spi: SPI + 1, other_direction: SaDirection::Out, other: SPI };
         assert_eq!(error, expected);
     }
-    // With CBC, both associations may have the same key: their IVs differ in more than the sequence number.
+    // With CBC, both associations may have the same key. A shared key is refused only for the counter modes, in which
+    // the sequence number is the IV.
     let cbc = sa("aes128-sha256", SPI + 2);
     bed.controls[0].change_ipsec(&[add(SaDirection::Out, &cbc), add(SaDirection::In, &cbc)]).unwrap();
 }

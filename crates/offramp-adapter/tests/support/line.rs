@@ -16,8 +16,8 @@ pub struct ScriptedLine {
 }
 
 impl ScriptedLine {
-    /// Creates a line that delivers frames at these times and of these lengths. Each frame is an Ethernet frame that
-    /// contains the frame's index.
+    /// Creates a line that delivers a frame at each of these times, with the given length. Each frame is an Ethernet
+    /// frame that contains its index.
     pub fn bringing(arrivals: impl IntoIterator<Item = (u64, usize)>) -> Self {
         let to_come = arrivals.into_iter().enumerate().map(|(n, (at_ns, len))| (at_ns, numbered(n, len))).collect();
         Self { to_come, ..Self::default() }

@@ -154,7 +154,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| ((seed + i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// Checks the marks of a received TCP frame, and returns the frame's payload.
+/// Checks the checksums of a received TCP frame, and returns the frame's payload.
 pub fn payload_of<'a>(meta: &RxMeta, frame: &'a [u8]) -> &'a [u8] {
     let layout = Frame::received(&mut frame.to_vec()).layout().copied().unwrap();
     assert!(Frame::received(&mut frame.to_vec()).has_good_ipv4_header());

@@ -14,10 +14,10 @@ use toml::Spanned;
 pub(crate) const SOCKET_MODE_DEFAULT: u32 = 0o600;
 /// All permission bits of a socket.
 const SOCKET_MODE_MAX: u32 = 0o777;
-/// Maximum length of a Unix socket's path in bytes (unix(7): 108 with the zero byte). Some bytes are reserved for the
-/// control socket's temporary name before its rename.
+/// Maximum length of a Unix socket's path, bytes. unix(7) permits 108 bytes with the zero byte. The other bytes are
+/// reserved for the suffix of the temporary name under which a socket is created.
 const SOCKET_PATH_LEN_MAX: usize = 96;
-/// Maximum length of a port's or switch's name in bytes, because names are printed in columns of tables.
+/// Maximum length of a port's or switch's name, bytes. The limit keeps the columns of printed tables narrow.
 const NAME_LEN_MAX: usize = 32;
 
 /// Checks values of a file, and reports errors with their position in the file. The second field is the directory in
@@ -42,7 +42,7 @@ impl Check<'_> {
         }
     }
 
-    /// Parses a key whose value must be one of the names in `known`. Returns what the name stands for.
+    /// Parses a key whose value must be one of the names in `known`. Returns the value that belongs to the name.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     pub(crate) fn one_of<T: Copy>(
         &self,

@@ -18,8 +18,8 @@ impl Config {
         Self::parse(file, &read(file)?)
     }
 
-    /// Loads a file as [`Config::load`] does, for a daemon with the ports and switches of `others`, which clients
-    /// added.
+    /// Loads a file as [`Config::load`] does, and checks it together with `others`: the ports and switches that clients
+    /// have added to the daemon.
     ///
     /// # Errors
     /// Fails as [`Config::load`] does.

@@ -46,8 +46,8 @@ impl Check<'_> {
             return Err(self.0.wrong(written.host.as_ref().map_or(whole.span(), Spanned::span), message));
         }
         let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
-        // Moderation lets frames wait on a cable, or delays the interrupts of a host that can find frames without them.
-        // No other port can be moderated.
+        // On a cable, moderation delays frames. On any other wire, moderation delays only interrupts, so the host must
+        // be able to find frames before an interrupt.
         let can_moderate = matches!(wire, WireConfig::Cable(_)) || host.has_interrupts;
         Ok(PortConfig {
             ipsec: self.ipsec(&name, written, directory, host.queue_pairs, daemon)?,

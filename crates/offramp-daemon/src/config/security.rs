@@ -94,7 +94,7 @@ fn are_on_one_switch(port: &PortConfig, other: &PortConfig) -> bool {
     matches!(port.wire, WireConfig::Switch(_)) && other.wire == port.wire
 }
 
-/// Returns whether two ports are both without VLANs, or are both in some VLAN.
+/// Returns whether two ports have a VLAN in common, or are both without VLANs.
 fn share_vlan(one: &PortVlans, other: &PortVlans) -> bool {
     let all =
         |of: &PortVlans| of.tagged().iter().cloned().chain(of.untagged().map(|vid| vid..=vid)).collect::<Vec<_>>();
@@ -107,8 +107,8 @@ fn share_vlan(one: &PortVlans, other: &PortVlans) -> bool {
 
 impl Config {
     /// Returns a message if another port of the switch, in the same VLAN, lists an IP address of this port. The routers
-    /// of a VRRP group share the address of their virtual router. For two ports in `names`, only the later name returns
-    /// the message.
+    /// of a VRRP group may share the address of their virtual router. If both ports are in `names`, only the port with
+    /// the later name gets the message.
     pub(super) fn shared_ip_address(&self, port: &PortConfig, names: &HashSet<&str>) -> Option<String> {
         let shared = |other: &Arc<PortConfig>| {
             let is_first = names.contains(&*other.name) && other.name >= port.name;

@@ -26,7 +26,7 @@ pub(super) fn last<'a>(
 #[derive(PartialEq)]
 enum Made<'a> {
     Socket(&'a Path),
-    /// Anything else, in words.
+    /// Any other resource, as a phrase for messages.
     Other(Cow<'a, str>),
 }
 

@@ -224,7 +224,7 @@ fn both_ends_of_a_cable_have_one_rate() {
         format!("{PEER}{b}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire = {{ cable = \"b\"{a} }}\n")
     };
     let rated = file("wire.bits_per_second = 10000000\n", ", bits_per_second = 10000000");
-    // The inline table of port "b" is closed, so the rate of its wire must be written inside the table.
+    // TOML cannot extend an inline table, so the wire of port "b" is written with dotted keys.
     let rated = rated.replace("wire = { cable = \"a\" }\nwire.bits", "wire.cable = \"a\"\nwire.bits");
     let rates: Vec<_> = parse(&rated).unwrap().ports.iter().map(|port| port.bits_per_second).collect();
     assert_eq!(rates, [Some(10_000_000); 2]);

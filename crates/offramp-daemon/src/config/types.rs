@@ -236,8 +236,8 @@ impl SaEntry {
         SaChange::Add { direction: self.direction, config: Box::new(config) }
     }
 
-    /// Returns whether `running` was created from this entry. The sequence numbers may differ, because the association
-    /// may have started after numbers already used.
+    /// Returns whether `running` was created from this entry. The sequence number is not compared: the association may
+    /// have started after numbers that were already used with its key.
     pub fn is(&self, running: &SaConfig) -> bool {
         SaConfig { sequence: self.config.sequence, ..running.clone() } == self.config
     }

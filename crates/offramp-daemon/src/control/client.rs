@@ -111,7 +111,8 @@ impl Subscription {
     pub fn is_daemon_alive(&self) -> bool {
         let Ok(stream) = UnixStream::connect(&self.path) else { return false };
         let mut lines = Lines::new(stream, ANSWER_LEN_MAX);
-        // No port has an empty name, so the answer is short. A killed daemon may still accept, but does not answer.
+        // No port has an empty name, so the answer is short. The kernel may still accept a connection to a killed
+        // daemon, but no answer follows.
         let request = Request::Show { version: VERSION, port: Some(String::new()), summary: false };
         lines.peer().is_some_and(|peer| self.lines.peer() == Some(peer)) && exchange(&mut lines, &request).is_ok()
     }

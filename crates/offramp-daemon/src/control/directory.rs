@@ -166,7 +166,7 @@ impl Drop for MadeDirectory {
     fn drop(&mut self) {
         let Some(shell) = &mut self.0 else { return };
         drop(shell.stdin.take());
-        // The output is closed when `rmdir` ends. The sandbox does not allow wait(2).
+        // The read ends when `rmdir` has ended and has closed its output. The sandbox does not allow wait(2).
         if let Some(mut output) = shell.stdout.take() {
             let _ = output.read(&mut [0]);
         }

@@ -456,7 +456,7 @@ mod tests {
         assert!(say_and_hear(&last, SHOW).contains("\"status\""));
         assert!(hear(&connect()).contains("\"busy\""));
         drop(silent);
-        // The threads of the clients end one after the other.
+        // A place for a client becomes free when the thread of an earlier client has ended.
         while !say_and_hear_or_end(&connect()) {
             thread::yield_now();
         }

@@ -98,8 +98,9 @@ pub trait PortKind: Sized {
         None
     }
 
-    /// Returns the reason why the host cannot be opened on this machine now, with the remedy. Changes nothing. If a
-    /// daemon with the same control socket runs (`is_running`), it may be the user of the host.
+    /// Returns the reason why the host cannot be opened on this machine now, with the remedy. Changes nothing.
+    /// `is_running` is true if a daemon with the same control socket runs. A device in use is then no reason, because
+    /// that daemon may be its user.
     fn missing(&self, _is_running: bool) -> Option<String> {
         None
     }

@@ -29,7 +29,8 @@ const UIDS: RangeInclusive<i64> = 0..=u32::MAX as i64 - 1;
 /// Valid virtqueue sizes in entries, and the default size (virtio 1.3 2.7, 2.8: at most 32768 entries).
 pub const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
 pub const QUEUE_SIZE_DEFAULT: i64 = 1024;
-/// Valid limits on a guest's memory, bytes: from too small to boot any system up to the largest mapping of a process.
+/// Valid limits on a guest's memory, bytes. The lower bound is too small to boot any system; the upper bound is the
+/// largest mapping of a process.
 pub const MEMORY_BYTES: RangeInclusive<i64> = 1 << 20..=1 << 47;
 /// Maximum polling time of a guest's thread before it sleeps, while frames arrive in quick succession. The time is
 /// about the cost of a sleep, a kick and a wake-up.
@@ -228,8 +229,8 @@ impl Host for Mutex<VhostUser> {
         !lock(self).status().is_connected
     }
 
-    /// The features in use: a guest may use granted transmit features until its next negotiation. The adapter may start
-    /// or stop using receive features at any time.
+    /// Returns the features in use. A guest may use its negotiated transmit features until its next negotiation, so
+    /// these features stay in use. The adapter can start or stop the use of receive features at any time.
     fn in_use(&self, allowed: Offloads) -> Offloads {
         let negotiated = self.negotiated();
         (negotiated & Offloads::TX) | Offloads::offer(Offloads::RX, negotiated, allowed)

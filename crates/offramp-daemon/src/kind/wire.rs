@@ -57,7 +57,8 @@ pub struct WireKind {
     /// Opens the interface with this name for a port with this MTU.
     pub open: fn(&str, usize) -> Opened,
     /// Returns the reason why the interface with this name cannot be opened on this machine now, with the remedy. The
-    /// second argument is true if a daemon with the same control socket runs: it may be the user of the interface.
+    /// second argument is true if a daemon with the same control socket runs. An interface in use is then no reason,
+    /// because that daemon may be its user.
     pub missing: fn(&str, bool) -> Option<String>,
 }
 

@@ -46,8 +46,8 @@ enum Kind {
 enum Value<'a> {
     Number(u64),
     Seconds(f64),
-    /// A histogram: its counts, the upper bounds of its buckets, and the number of histogram units in one unit of the
-    /// metric.
+    /// A histogram: its counts, the upper bounds of its buckets, and the divisor that converts the histogram's unit to
+    /// the metric's unit.
     Histogram(&'a HistogramStatus, fn() -> Vec<u64>, f64),
 }
 
@@ -132,7 +132,8 @@ impl Text {
         }
     }
 
-    /// Writes a histogram. `buckets` are the texts before the labels of each bucket's sample.
+    /// Writes a histogram. `buckets` contains the start of each bucket's sample, up to its labels: the name and the
+    /// bound.
     fn histogram(&mut self, name: &str, labels: &Labels<'_>, of: &HistogramStatus, buckets: &[String], per: f64) {
         self.sample(name, "_sum", labels);
         self.float(of.sum as f64 / per);

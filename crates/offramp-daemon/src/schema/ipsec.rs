@@ -22,10 +22,11 @@ const REPLAY_WINDOW_SHARED: u32 = REPLAY_WINDOW_MAX;
 /// length field instead of an `EtherType`.
 const OTHER: [(&str, u16); 6] =
     [("arp", ETHERTYPE_ARP), ("rarp", 0x8035), ("lldp", 0x88cc), ("eapol", 0x888e), ("ptp", 0x88f7), ("llc", 0)];
-/// Smallest `EtherType`. The next constant lists the types not allowed in `port.ipsec.other`, because their frames
-/// could carry IP packets past the policy: IP itself, VLAN tags, MPLS and `PPPoE`.
+/// Smallest `EtherType`.
 const ETHERTYPE_MIN: u16 = 0x0600;
 
+/// The types not allowed in `port.ipsec.other`, because their frames could carry IP packets past the policy: IP itself,
+/// VLAN tags, MPLS and `PPPoE`.
 const CARRIES_IP: [u16; 10] = [0x0800, 0x86dd, 0x8100, 0x88a8, 0x9100, 0x9200, 0x8847, 0x8848, 0x8863, 0x8864];
 
 /// Protocols with a name in selectors (IANA's protocol numbers).

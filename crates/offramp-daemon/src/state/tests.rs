@@ -256,7 +256,7 @@ impl HostPort for Sender {
     }
 }
 
-/// Returns an association with key number `key`. Each key has its own SPI, so the SPI of a packet tells the key.
+/// Returns an association with key number `key`. Each key has its own SPI, so the SPI of a packet identifies the key.
 fn association(key: u32) -> SaConfig {
     let suite = Suite::by_name(["aes128gcm16", "chacha20poly1305", "aes128gmac"][key as usize]).unwrap();
     let bytes = (0..suite.encryption_key_len()).map(|n| n as u8 ^ key as u8).collect();
@@ -337,7 +337,7 @@ fn no_number_of_a_key_is_used_twice_over_ten_thousand_crashes() {
                     let _ = port.control.change_ipsec(&[remove]);
                 }
                 2 => drop(keys.keep()),
-                // Even after the end at a write, the port may use sequence numbers that were granted before.
+                // After the simulated end at a write, the port may still use sequence numbers that were granted before.
                 _ => {
                     for number in port.send(chance.below(40)) {
                         assert!(used.insert(number), "{number:x?} twice; crash {crash}, {end:?}");

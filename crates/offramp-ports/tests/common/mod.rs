@@ -28,7 +28,7 @@ pub fn namespace() -> NetNs {
 /// In any other process, a test that requires this root prints the requirement and is skipped. In CI, a test that
 /// requires this root fails in any other process.
 pub fn is_root_of_the_machine() -> bool {
-    // The initial user namespace has one line, which maps every user to itself (user_namespaces(7)).
+    // The map of the initial user namespace has one line, which maps every user to itself (user_namespaces(7)).
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let is_root = nix::unistd::geteuid().is_root() && map.split_whitespace().eq(["0", "0", "4294967295"]);
     if !is_root {

@@ -4,7 +4,7 @@
 //!  write(2) ──▶ input TAP ──▶ bridge ──▶ output TAP ──▶ read(2)
 //! ```
 //!
-//! A written frame reaches the output's ring before write(2) returns, so all frames can be read at once. In case of
+//! A written frame is in the output TAP's queue before write(2) returns, so all frames can be read at once. In case of
 //! doubt, [`Bench::wait`] sends an additional sentinel frame and reads until the sentinel arrives.
 
 use super::support::packet::{DESTINATION_MAC, SOURCE_MAC};

@@ -243,7 +243,8 @@ fn finish(
         falsify_lengths(random, &packet, &mut frame);
     }
     if is_partial && packet.extensions.iter().any(|(kind, _)| *kind == ROUTING) {
-        // The host's checksum covers the final destination, which is not in the IPv6 header.
+        // With a routing header, the host's checksum covers the final destination, which is not in the IPv6 header. So
+        // the field can have any value.
         let field = partial.field();
         frame[field..field + 2].copy_from_slice(&random.random::<u16>().to_be_bytes());
     }

@@ -87,7 +87,8 @@ fn an_existing_tap_gets_its_vnet_header_and_its_offloads_back() {
     tap.offer(Offloads::TX).unwrap();
     let queue = tap.queue(0).unwrap();
     tap.restore();
-    // A frame after a header of 10 bytes, Linux' default, is complete.
+    // After the restore, the vnet header has 10 bytes, Linux' default. A frame must have at least 14 bytes after this
+    // header.
     drop(tap);
     assert_eq!(nix::unistd::write(&queue, &[0; 10 + 14]).unwrap_err(), nix::errno::Errno::EIO, "the interface is down");
     ip(&ns, "link set t0 up");

@@ -104,7 +104,7 @@ struct Sent {
 /// A port that serves its control queue, with data queues polled by this thread. The port's frontend starts the control
 /// queue for every input.
 struct Bench {
-    // The frontend is dropped first, so that the port need not wait.
+    // The frontend and the queues are dropped before the port, so that the port need not wait for its queues.
     frontend: Frontend,
     host: VhostPort,
     port: VhostUser,

@@ -51,7 +51,7 @@ fn event() -> EventFd {
 
 /// A port whose queue is polled by this thread, and a frontend that sets the port up for every input.
 struct RingBench {
-    // The frontend is dropped first, so that the port need not wait.
+    // The frontend and the queue are dropped before the port, so that the port need not wait for its queue.
     frontend: Frontend,
     queue: VhostQueue,
     port: VhostUser,

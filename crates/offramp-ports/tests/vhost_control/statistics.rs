@@ -68,7 +68,7 @@ fn v83_the_types_that_there_are_follow_from_what_was_negotiated() {
             let mut guest = rig.guest(0, &builder(&case, offloads));
             let answer = guest.control().command(&[&QUERY], &[1, 8]);
             assert_eq!(answer, Some([&[OK][..], &u64::to_le_bytes(expected)].concat()), "{case:?}");
-            // The answer does not fit.
+            // The room is one byte too short for the answer.
             assert_eq!(guest.control().command(&[&QUERY], &[1, 7]), Some(vec![ERR]));
         }
     }

@@ -177,7 +177,7 @@ fn answer(vring: &mut Vring) {
     publish(vring);
 }
 
-/// Returns bad chains to the driver, because a bad chain blocks frames.
+/// Returns bad chains to the driver: a bad chain that comes first would block all frames.
 fn skip_bad(vring: &mut Vring) {
     while vring.waiting().first().is_some_and(|chain| chain.len() == 0) {
         if let Some(chain) = vring.pop() {

@@ -324,7 +324,8 @@ fn check_page(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Opens the page for appending. An existing file is unchanged, and a new file is removed.
+/// Checks that the page can be opened for appending. Leaves an existing file unchanged, and removes a file that this
+/// check has created.
 fn try_page(path: &Path) -> io::Result<()> {
     let is_there = path.try_exists()?;
     OpenOptions::new().append(true).create(true).open(path)?;

@@ -112,7 +112,8 @@ impl Output {
         self.flush()
     }
 
-    /// Writes everything that is buffered. After an error, the file ends with the last whole block before the buffer.
+    /// Writes everything that is buffered. After an error, the file ends with the last block before the buffered
+    /// blocks.
     ///
     /// # Errors
     /// Returns the system's error.

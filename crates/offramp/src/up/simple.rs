@@ -34,7 +34,7 @@ impl Simple {
     /// Fails if the current directory is unknown, or a path is not UTF-8.
     pub fn file(&self) -> Result<Input, String> {
         let (mut names, mut origins) = (BTreeSet::new(), Vec::new());
-        // The line of a port's table, after an empty line.
+        // Returns the number of the line `[[port]]` of the next port, which follows an empty line.
         let line_after = |text: &str| text.lines().count() + 2;
         let mut text = format!("[[switch]]\nname = \"{SWITCH}\"\n");
         for tap in &self.tap {

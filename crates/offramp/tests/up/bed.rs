@@ -45,7 +45,7 @@ pub fn on_switch(text: &str) -> String {
 
 /// Returns true if this process is root in the initial user namespace. In CI, the process must be this root.
 pub fn is_root_of_the_machine() -> bool {
-    // The initial user namespace has one line, which maps every user to itself (user_namespaces(7)).
+    // The map of the initial user namespace has one line, which maps every user to itself (user_namespaces(7)).
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let is_root = nix::unistd::geteuid().is_root() && map.split_whitespace().eq(["0", "0", "4294967295"]);
     if !is_root {

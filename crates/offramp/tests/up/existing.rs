@@ -117,7 +117,7 @@ fn a_plain_user_takes_the_tap_of_his_own_and_leaves_it_as_it_was() {
             bed.until(|| bed.show().is_some());
             let socket = bed.ns.run(|| std::net::UdpSocket::bind("198.18.0.1:0").unwrap()).unwrap();
             let sent = || bed.show().unwrap()["ports"][0]["queues"][0]["transmit"]["frames_in"].as_u64().unwrap();
-            // Asks for the peer's Ethernet address.
+            // Makes the kernel send an ARP request for the peer.
             socket.send_to(b"packet", "198.18.0.2:9").unwrap();
             bed.until(|| sent() > 0);
             end(daemon);
@@ -178,7 +178,7 @@ fn a_check_finds_an_existing_tap_in_use_and_a_removed_port_leaves_it() {
         bed.write("existing = true", "");
         let daemon = bed.start();
         bed.until(|| bed.show().is_some());
-        // The user of the interface is the daemon of this file.
+        // The TAP is in use, but by the daemon of this file, so the check finds nothing wrong.
         assert!(check().ends_with("2 ports, nothing wrong\n"), "{}", check());
         let control = bed.directory.path("control.sock").display().to_string();
         let removed = bed.command(NOBODY, &["port", "remove", "a", "b", "--control", &control]).output().unwrap();

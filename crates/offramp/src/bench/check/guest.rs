@@ -1,4 +1,4 @@
-//! Checks in a guest with a given kernel: of a veth pair inside the guest, and of the guest's virtio-net card.
+//! Checks a veth pair inside a guest with a given kernel, or the guest's virtio-net card against a TAP of this machine.
 
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;

@@ -103,7 +103,7 @@ pub(super) fn run(args: &Args) -> Done {
 }
 
 /// Returns the ranges of the parameters. An elasticity describes the neighbourhood of a value and ignores the
-/// parameter's interval. All other methods cover the whole interval.
+/// parameter's interval. All other methods prefer the parameter's interval, unless `--range` is given.
 fn ranges(args: &Args) -> Result<Ranges, String> {
     let share = checked_share(args.range.unwrap_or(RANGE_PERCENT))?;
     match (args.range, args.method) {
