@@ -338,7 +338,7 @@ impl Meter {
 /// Returns the number of wire bytes of a frame that becomes `frames` frames, each with its own headers. Fragments
 /// repeat only the IP headers, and IPv6 adds a fragment header to each fragment.
 pub(crate) fn wire_bytes(frame: &Frame<'_>, frames: usize) -> usize {
-    let len = frame.bytes().len();
+    let len = frame.len();
     let (Ok(layout), 2..) = (frame.layout(), frames) else { return len };
     let segmentation = frame.request().segmentation;
     if segmentation.is_some_and(|wanted| wanted.kind == SegmentationKind::UdpFragments) {

@@ -43,6 +43,19 @@ macro_rules! pass_on {
             self.$port.tx_frame_with_tag(change)
         }
     };
+    (@tx_lend $port:ident) => {
+        #[inline]
+        fn tx_lend(&mut self) -> offramp_offload::frame::Frame<'_> { self.$port.tx_lend() }
+    };
+    (@tx_lend_with_tag $port:ident) => {
+        #[inline]
+        fn tx_lend_with_tag(
+            &mut self,
+            change: offramp_offload::vlan::TagChange,
+        ) -> Option<offramp_offload::frame::Frame<'_>> {
+            self.$port.tx_lend_with_tag(change)
+        }
+    };
     (@tx_unasked $port:ident) => { #[inline] fn tx_unasked(&self) -> Option<&[u8]> { self.$port.tx_unasked() } };
     (@tx_queue $port:ident) => { #[inline] fn tx_queue(&self) -> usize { self.$port.tx_queue() } };
     (@tx_cost_bytes $port:ident) => { #[inline] fn tx_cost_bytes(&self) -> usize { self.$port.tx_cost_bytes() } };
@@ -51,6 +64,16 @@ macro_rules! pass_on {
     (@steering $port:ident) => {
         #[inline]
         fn steering(&self) -> Option<&$crate::steering::Steering> { self.$port.steering() }
+    };
+    (@rx_deliver_lent $port:ident) => {
+        #[inline]
+        fn rx_deliver_lent(
+            &mut self,
+            meta: &offramp_offload::meta::RxMeta,
+            frame: &offramp_offload::frame::Frame<'_>,
+        ) -> Result<(), $crate::port::PortError> {
+            self.$port.rx_deliver_lent(meta, frame)
+        }
     };
     (@rx_deliver $port:ident) => {
         #[inline]

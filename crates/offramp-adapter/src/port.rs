@@ -11,7 +11,8 @@
 //!     now_ns = clock
 //!     while budget and port.tx_next(now_ns)?:     the next frame that the host sends
 //!         bytes = port.tx_unasked()?              no request: sent unparsed, if the adapter changes nothing
-//!         frame = port.tx_frame()                 otherwise parsed, and lent until the next tx_next
+//!         frame = port.tx_lend()                  otherwise parsed, and lent until the next tx_next;
+//!                                                 tx_frame() if the payload is read more than once
 //!         plan, route, deliver or put on the wire
 //!     for each frame for the host:
 //!         port.rx_deliver(meta, bytes)?           Full: lost and counted; Closed: the port ends
@@ -67,6 +68,9 @@ impl PortError {
         }
     }
 }
+
+/// Maximum number of pieces of memory in [`Frame::shared`] of a frame that a port lends.
+pub const SHARED_PIECES_MAX: usize = 32;
 
 /// Numbers of interrupts sent to a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,6 +182,21 @@ pub trait HostPort: InPlace {
         None
     }
 
+    /// Lends the last fetched frame as [`HostPort::tx_frame`] does, but the payload may lie in the host's memory
+    /// ([`Frame::shared`], up to [`SHARED_PIECES_MAX`] pieces). The caller reads each byte of the payload once; to read the frame a second time, the caller
+    /// calls [`HostPort::tx_frame`], which copies the payload into the port's own memory. A port that always has the
+    /// frame in its own memory can use the default method.
+    #[inline]
+    fn tx_lend(&mut self) -> Frame<'_> {
+        self.tx_frame()
+    }
+
+    /// Lends the last fetched frame as [`HostPort::tx_frame_with_tag`] does, with the payload of [`HostPort::tx_lend`].
+    #[inline]
+    fn tx_lend_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.tx_frame_with_tag(change)
+    }
+
     /// Returns the bytes of the last fetched frame if the host requests no offload for the frame. If the adapter
     /// changes nothing, this frame needs no parsing. Returns `None` for a frame with an offload request. A port whose
     /// frames must all be parsed always returns `None`.
@@ -219,6 +238,22 @@ pub trait HostPort: InPlace {
     /// # Errors
     /// Fails if the host has no room, refuses the frame, or is gone. The frame is lost.
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
+
+    /// Returns whether [`HostPort::rx_deliver_lent`] accepts frames with [`Frame::shared`] bytes.
+    #[inline]
+    fn rx_takes_shared(&self) -> bool {
+        false
+    }
+
+    /// Hands over a frame that another host lends, unchanged. Only a port that
+    /// [takes](HostPort::rx_takes_shared) [`Frame::shared`] bytes gets a frame with such bytes.
+    ///
+    /// # Errors
+    /// Fails as [`HostPort::rx_deliver`] does.
+    #[inline]
+    fn rx_deliver_lent(&mut self, meta: &RxMeta, frame: &Frame<'_>) -> Result<(), PortError> {
+        self.rx_deliver(meta, frame.bytes())
+    }
 
     /// Returns the queue of the last delivered frame, as [`HostPort::tx_queue`] does for the last fetched frame.
     #[inline]

@@ -452,6 +452,7 @@ fn payload(given: &[(RxMeta, Vec<u8>)]) -> Vec<u8> {
 #[test]
 fn a_super_frame_stays_whole_from_access_to_trunk_to_access_and_is_parsed_once_and_copied_nowhere() {
     let mut bench = Bench::of(&[access(10), trunk(1..=4094), access(10), access(11), PortVlans::default()]);
+    bench.switch.host_mut(0).unwrap().lends_whole = true; // A port copies what it lends in pieces to several ports.
     let sent = super_frame(BROADCAST);
     let (parses_before, copied_before) = (parses(), copied_bytes());
     let given = bench.send(0, [sent.clone()]);

@@ -16,6 +16,7 @@ mod crc32c;
 mod frame;
 mod kernel;
 mod portable;
+mod shared;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -26,7 +27,9 @@ pub(crate) use crc32c::{PROTOCOL_SCTP, SCTP_CHECKSUM_OFFSET, SCTP_HEADER_LEN, wr
 pub use frame::{CompleteError, complete, update16};
 pub(crate) use frame::{ipv4_header_is_good, is_good_ipv4_header, make_partial, pseudo_header, verify};
 pub(crate) use kernel::ManyCopies;
-use kernel::SHORT_LEN_MAX;
+use kernel::{SHORT_LEN_MAX, Source};
+pub use shared::SharedBytes;
+pub(crate) use shared::{FrameBytes, Stretch};
 
 /// A one's-complement sum of 16-bit words in memory order, not folded.
 ///
@@ -145,6 +148,13 @@ pub unsafe fn copy_and_sum_to(src: &[u8], dst: *mut u8) -> Sum {
     Sum(unsafe { kernel::active().copy_and_sum_to(src, dst) })
 }
 
+/// Does the same as [`copy_and_sum`] for bytes that another program can write at the same time.
+#[inline]
+fn copy_and_sum_shared(src: SharedBytes, dst: &mut [u8]) -> Sum {
+    count::copied(src.len());
+    Sum(kernel::active().copy_and_sum_shared(src, dst))
+}
+
 /// Does `work`, compiled for the vector instructions of the fastest kernel.
 #[inline]
 pub(crate) fn many_copies<W: ManyCopies>(work: W) -> W::Output {
@@ -245,7 +255,7 @@ impl HeadWords {
 pub(crate) fn write_frames(
     run: &Run,
     head: &Head,
-    src: &[u8],
+    src: impl Source,
     dst: &mut [u8],
     mut changed: impl FnMut(usize) -> (HeadWords, Sum),
 ) {

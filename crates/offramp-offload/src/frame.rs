@@ -6,10 +6,10 @@
 //! A port that owns the memory of its frames uses a [`FrameBuffer`]. The buffer parses each frame once, and lends the
 //! frame until the next frame is set.
 
-use crate::checksum::{self, PROTOCOL_SCTP, SCTP_CHECKSUM_OFFSET, SCTP_HEADER_LEN, Sum};
+use crate::checksum::{self, FrameBytes, PROTOCOL_SCTP, SCTP_CHECKSUM_OFFSET, SCTP_HEADER_LEN, SharedBytes, Sum};
 use crate::count;
 use crate::layout::{self, FrameLayout, LengthFrom, Malformed, PROTOCOL_UDP, Transport, VLAN_TAG_LEN};
-use crate::meta::{ChecksumState, PartialChecksum, TxMeta};
+use crate::meta::{ChecksumState, PartialChecksum, SegmentationKind, TxMeta};
 use crate::vlan::{TAG_AT, TagChange};
 use std::ops::Range;
 
@@ -71,6 +71,8 @@ impl Parsed {
 #[derive(Debug)]
 pub struct Frame<'a> {
     bytes: &'a mut [u8],
+    /// The bytes after `bytes`, in memory of the host. Only [`FrameBuffer::lent`] makes a frame with such bytes.
+    shared: &'a [SharedBytes],
     parsed: Parsed,
 }
 
@@ -79,7 +81,7 @@ impl<'a> Frame<'a> {
     /// malformed frame is accepted. For a malformed frame, [`Frame::layout`] returns the reason.
     #[inline]
     pub fn new(bytes: &'a mut [u8], request: TxMeta) -> Self {
-        let mut frame = Self { bytes, parsed: Parsed::NOTHING };
+        let mut frame = Self { bytes, shared: &[], parsed: Parsed::NOTHING };
         frame.parsed.parse(frame.bytes, request);
         frame
     }
@@ -90,10 +92,37 @@ impl<'a> Frame<'a> {
         Self::new(bytes, TxMeta::default())
     }
 
-    /// Returns all bytes, padding included.
+    /// Returns all bytes, padding included. Of a frame with [`Frame::shared`] bytes, returns the bytes before these: all
+    /// headers, and possibly the start of the payload.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.bytes
+    }
+
+    /// Returns the bytes after [`Frame::bytes`] that lie in memory of the host; empty for most frames. The host can
+    /// write to these bytes at any time, so read each byte once.
+    #[inline]
+    pub fn shared(&self) -> &[SharedBytes] {
+        self.shared
+    }
+
+    /// Returns the number of all bytes, padding included.
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "a frame without bytes is malformed")]
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.shared_len()
+    }
+
+    /// Returns the number of [`Frame::shared`] bytes.
+    #[inline]
+    pub fn shared_len(&self) -> usize {
+        if self.shared.is_empty() { 0 } else { self.shared.iter().map(SharedBytes::len).sum() }
+    }
+
+    /// Returns all bytes, for a copy.
+    #[inline]
+    pub(crate) fn all_bytes(&self) -> FrameBytes<'_> {
+        FrameBytes { private: self.bytes, shared: self.shared }
     }
 
     /// Returns the host's request.
@@ -102,7 +131,7 @@ impl<'a> Frame<'a> {
         self.parsed.request
     }
 
-    /// Returns the layout.
+    /// Returns the layout. Of a frame with [`Frame::shared`] bytes, the layout's packet ends with the private bytes.
     ///
     /// # Errors
     /// Returns the reason why the frame has no layout. Offloads must not change a frame without layout.
@@ -129,10 +158,13 @@ impl<'a> Frame<'a> {
     /// * [`ChecksumState::Bad`]: one of these checksums is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200
     ///   8.1).
     /// * [`ChecksumState::Unknown`]: no wrong checksum was found, but not all checksums could be verified. The frame is
-    ///   malformed, or carries no IP, neither TCP nor UDP, only a fragment, or a UDP checksum of 0 over IPv4 (RFC 768:
-    ///   the sender computed no checksum).
+    ///   malformed, has [`Frame::shared`] bytes, or carries no IP, neither TCP nor UDP, only a fragment, or a UDP
+    ///   checksum of 0 over IPv4 (RFC 768: the sender computed no checksum).
     pub fn verify(&self) -> ChecksumState {
-        self.parts().map_or(ChecksumState::Unknown, |(bytes, layout)| checksum::verify(bytes, layout))
+        match self.parts() {
+            Ok((bytes, layout)) if self.shared.is_empty() => checksum::verify(bytes, layout),
+            _ => ChecksumState::Unknown,
+        }
     }
 
     /// Returns false for a wrong checksum of the IPv4 header (RFC 791 3.1), and true for every frame without an IPv4
@@ -177,8 +209,12 @@ impl<'a> Frame<'a> {
     }
 
     /// Overwrites the transport checksum of a packet with the correct value. The caller must have verified the packet
-    /// by other means. A UDP checksum of 0 means "no checksum" and stays 0.
+    /// by other means. A UDP checksum of 0 means "no checksum" and stays 0. A frame with [`Frame::shared`] bytes stays
+    /// unchanged.
     pub fn write_checksum(&mut self) {
+        if !self.shared.is_empty() {
+            return;
+        }
         let Ok((bytes, layout)) = self.parts_mut() else { return };
         let field = layout.checksum_field();
         let has_none = layout.protocol == PROTOCOL_UDP && bytes.get(field..field + 2) == Some(&[0, 0]);
@@ -192,14 +228,15 @@ impl<'a> Frame<'a> {
     /// Returns the same frame with a shorter lifetime.
     #[inline]
     pub fn reborrow(&mut self) -> Frame<'_> {
-        Frame { bytes: self.bytes, parsed: self.parsed }
+        Frame { bytes: self.bytes, shared: self.shared, parsed: self.parsed }
     }
 
     /// Returns the frame without a segmentation request, with the packet length from the IP header. Parses the frame
-    /// again if segmentation was requested.
+    /// again if segmentation was requested. A frame with [`Frame::shared`] bytes keeps its request.
     pub fn unsegmented(&mut self) -> Frame<'_> {
         match self.parsed.request {
             TxMeta { segmentation: None, .. } => self.reborrow(),
+            TxMeta { .. } if !self.shared.is_empty() => self.reborrow(),
             TxMeta { checksum, .. } => Frame::new(self.bytes, TxMeta { checksum, segmentation: None }),
         }
     }
@@ -208,7 +245,7 @@ impl<'a> Frame<'a> {
     /// keeps all bytes.
     pub fn requesting(&mut self, request: TxMeta) -> Frame<'_> {
         let end = self.layout().map_or(self.bytes.len(), |layout| layout.packet_end);
-        Frame { bytes: &mut self.bytes[..end], parsed: Parsed { request, ..self.parsed } }
+        Frame { bytes: &mut self.bytes[..end], shared: self.shared, parsed: Parsed { request, ..self.parsed } }
     }
 
     /// Returns the mutable bytes and the layout.
@@ -262,6 +299,8 @@ pub struct FrameBuffer<M> {
     place: Range<usize>,
     parsed: Parsed,
     state: State,
+    /// The bytes of the frame that are not yet copied into `memory`, behind `place`.
+    shared: Vec<SharedBytes>,
 }
 
 impl FrameBuffer<Vec<u8>> {
@@ -270,8 +309,14 @@ impl FrameBuffer<Vec<u8>> {
         count::copied(frame.bytes.len());
         self.memory.clear();
         self.memory.extend_from_slice(frame.bytes);
-        self.place = 0..frame.bytes.len();
+        for shared in frame.shared {
+            let start = self.memory.len();
+            self.memory.resize(start + shared.len(), 0);
+            shared.copy_and_sum(&mut self.memory[start..]);
+        }
+        self.place = 0..self.memory.len();
         self.parsed = frame.parsed;
+        self.parsed.layout.packet_end += self.memory.len() - frame.bytes.len();
         self.state = State::Parsed;
     }
 }
@@ -279,7 +324,7 @@ impl FrameBuffer<Vec<u8>> {
 impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     /// Returns a buffer without a frame.
     pub fn new(memory: M) -> Self {
-        Self { memory, place: 0..0, parsed: Parsed::NOTHING, state: State::Set }
+        Self { memory, place: 0..0, parsed: Parsed::NOTHING, state: State::Set, shared: Vec::new() }
     }
 
     /// Drops the current frame and returns the memory for the next frame.
@@ -300,6 +345,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     /// Drops the frame.
     #[inline]
     pub fn clear(&mut self) {
+        self.shared.clear();
         self.place = 0..0;
         self.parsed.request = TxMeta::default();
         self.state = State::Set;
@@ -311,45 +357,119 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     pub fn set(&mut self, place: Range<usize>, request: TxMeta) {
         let is_within = self.memory.as_ref().get(place.clone()).is_some();
         (self.place, self.parsed.request) = if is_within { (place, request) } else { (0..0, TxMeta::default()) };
+        self.shared.clear();
         self.state = State::Set;
     }
 
-    /// Returns the frame, or an empty runt frame if no frame is set. The first call for a frame parses the frame.
+    /// Does the same as [`FrameBuffer::set`] for a frame with further bytes `shared`, in memory of the host, behind the
+    /// bytes at `place`. The frame is empty if its bytes exceed the memory.
+    ///
+    /// [`FrameBuffer::lent`] lends the frame as it is. Every other function first copies `shared` into the memory. The
+    /// caller must call [`FrameBuffer::gather`], [`FrameBuffer::set`] or [`FrameBuffer::clear`] before the bytes
+    /// become unreadable.
+    pub fn set_shared(&mut self, place: Range<usize>, request: TxMeta, shared: impl Iterator<Item = SharedBytes>) {
+        self.set(place, request);
+        self.shared.extend(shared);
+        let end = self.shared.iter().fold(self.place.end, |end, shared| end + shared.len());
+        if end > self.memory.as_ref().len() || self.place.is_empty() {
+            self.clear();
+        }
+    }
+
+    /// Copies all bytes of the frame into the memory. Call this function before the host's memory becomes unreadable.
+    #[inline]
+    pub fn gather(&mut self) {
+        if !self.shared.is_empty() {
+            self.gather_shared();
+        }
+    }
+
+    #[cold]
+    fn gather_shared(&mut self) {
+        let front_end = self.place.end;
+        for shared in &self.shared {
+            let end = self.place.end + shared.len();
+            if let Some(to) = self.memory.as_mut().get_mut(self.place.end..end) {
+                shared.copy_and_sum(to);
+                self.place.end = end;
+            }
+        }
+        self.shared.clear();
+        if self.state != State::Set {
+            self.parsed.layout.packet_end += self.place.end - front_end;
+        }
+    }
+
+    /// Parses a frame with shared bytes by its private bytes. Copies the shared bytes if the private bytes do not hold
+    /// all headers, or if the frame is not segmented by its headers alone.
+    fn parse_private(&mut self) {
+        let bytes = self.memory.as_ref().get(self.place.clone()).unwrap_or_default();
+        self.parsed.parse(bytes, self.parsed.request);
+        let is_segmented = self.parsed.request.segmentation.is_some_and(|segmentation| {
+            matches!(segmentation.kind, SegmentationKind::Tcp4 | SegmentationKind::Tcp6 | SegmentationKind::Udp)
+        });
+        let has_headers = self.parsed.malformed.is_none() && self.parsed.layout.transport != Transport::Opaque;
+        if is_segmented && has_headers {
+            self.state = State::Parsed;
+        } else {
+            self.gather_shared();
+        }
+    }
+
+    /// Returns the frame, or an empty runt frame if no frame is set. The first call for a frame parses the frame. All
+    /// bytes of the frame are private.
     #[inline]
     pub fn frame(&mut self) -> Frame<'_> {
+        self.gather();
+        self.lent()
+    }
+
+    /// Returns the frame as [`FrameBuffer::frame`] does. The bytes of [`FrameBuffer::set_shared`] stay in the host's
+    /// memory ([`Frame::shared`]), unless the frame is malformed, or must be read as a whole for another reason.
+    #[inline]
+    pub fn lent(&mut self) -> Frame<'_> {
         if let State::Changed(change, tag) = self.state {
             change.undo(self.memory.as_mut(), self.place.start, tag);
             self.state = State::Parsed;
+        }
+        if !self.shared.is_empty() && self.state == State::Set {
+            self.parse_private();
         }
         let bytes = self.memory.as_mut().get_mut(self.place.clone()).unwrap_or_default();
         if self.state == State::Set {
             self.parsed.parse(bytes, self.parsed.request);
             self.state = State::Parsed;
         }
-        Frame { bytes, parsed: self.parsed }
+        Frame { bytes, shared: &self.shared, parsed: self.parsed }
     }
 
     /// Returns the frame with a changed VLAN tag, without a new parse. Only the two MAC addresses move. Returns `None`
-    /// if the memory has no room for a tag before the frame.
+    /// if the memory has no room for a tag before the frame. All bytes of the frame are private.
     pub fn frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.gather();
+        self.lent_with_tag(change)
+    }
+
+    /// Returns the frame with a changed VLAN tag, as [`FrameBuffer::lent`] returns it with its own tag.
+    pub fn lent_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
         if change == TagChange::Keep {
-            return Some(self.frame());
+            return Some(self.lent());
         }
         let is_changed = matches!(self.state, State::Changed(made, _) if made == change);
         if !is_changed {
-            let tag = self.frame().bytes.get(TAG_AT..).and_then(<[u8]>::first_chunk).copied();
+            let tag = self.lent().bytes.get(TAG_AT..).and_then(<[u8]>::first_chunk).copied();
             change.apply(self.memory.as_mut(), self.place.start)?;
             self.state = State::Changed(change, tag);
         }
         let start = change.new_start(self.place.start)?;
         let bytes = self.memory.as_mut().get_mut(start..self.place.end)?;
-        Some(Frame { bytes, parsed: self.parsed.after_tag_change(change) })
+        Some(Frame { bytes, shared: &self.shared, parsed: self.parsed.after_tag_change(change) })
     }
 
     /// Returns the length of the frame as set, without a tag change.
     #[inline]
     pub fn frame_len(&self) -> usize {
-        self.place.len()
+        self.shared.iter().fold(self.place.len(), |len, shared| len + shared.len())
     }
 
     /// Returns the frame's bytes without parsing the frame. Returns `None` if the frame has a request or was lent with
@@ -365,7 +485,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meta::{Segmentation, SegmentationKind};
+    use crate::meta::Segmentation;
     use crate::segment::tests::{PAYLOAD_LEN, tcp4_frame};
     use std::mem::offset_of;
 

@@ -16,7 +16,7 @@ mod super_frame;
 mod tunnel;
 mod whole;
 
-use crate::checksum::{copy_and_sum, write_sctp};
+use crate::checksum::{FrameBytes, write_sctp};
 use crate::count;
 use crate::frame::Frame;
 use crate::layout::{Malformed, put16};
@@ -94,7 +94,7 @@ impl Segmenter {
     /// the frame.
     pub fn new(frame: &Frame<'_>, policy: &SegmentPolicy) -> Result<Self, Refused> {
         let link_header_len = frame.link_header_len()?;
-        let (request, frame_len) = (frame.request(), frame.bytes().len());
+        let (request, frame_len) = (frame.request(), frame.len());
         let super_frame = match request.segmentation {
             Some(segmentation) => SuperFrame::plan(frame, segmentation, policy)?,
             None => None,
@@ -163,7 +163,7 @@ impl Segmenter {
         let Some(frame) = self.planned(frame) else { return 0 };
         let len = match &mut self.work {
             Work::Segment(super_frame) => super_frame.write_next(frame, out, self.frames_left),
-            work => work.write_whole(frame, out),
+            work => work.write_whole(frame, self.frame_len, out),
         };
         self.frames_left -= 1;
         len
@@ -171,12 +171,11 @@ impl Segmenter {
 
     /// Returns the super-frame's bytes if frames are left to write. Ends the plan if `frame` is shorter than planned.
     #[inline]
-    fn planned<'a>(&mut self, frame: &'a Frame<'_>) -> Option<&'a [u8]> {
-        let planned = frame.bytes().get(..self.frame_len);
-        if planned.is_none() {
+    fn planned<'a>(&mut self, frame: &'a Frame<'_>) -> Option<FrameBytes<'a>> {
+        if frame.len() < self.frame_len {
             self.frames_left = 0;
         }
-        planned.filter(|_| self.frames_left > 0)
+        (self.frames_left > 0).then(|| frame.all_bytes())
     }
 
     /// Returns the number of the next frames that all have the length [`Segmenter::next_len`]. One
@@ -249,30 +248,30 @@ impl Segmenter {
 }
 
 impl Work {
-    /// Writes an unsegmented frame.
-    fn write_whole(&self, frame: &[u8], out: &mut [u8]) -> usize {
-        let out = &mut out[..frame.len()];
+    /// Writes an unsegmented frame of `len` bytes.
+    fn write_whole(&self, frame: FrameBytes<'_>, len: usize, out: &mut [u8]) -> usize {
+        let out = &mut out[..len];
         if let Self::Complete(partial) = self {
             copy_and_complete(frame, *partial, out);
         } else {
-            count::copied(frame.len());
-            out.copy_from_slice(frame);
+            count::copied(len);
+            frame.copy(out);
         }
         if let Self::CompleteCrc(packet) = self
             && let Some(packet) = out.get_mut(packet.clone())
         {
             write_sctp(packet);
         }
-        frame.len()
+        len
     }
 }
 
 /// Computes the checksum from `start` to the end of the frame while copying. Linux writes a checksum of 0 as 0xFFFF in
 /// an unsegmented frame, for every protocol.
-fn copy_and_complete(frame: &[u8], partial: PartialChecksum, out: &mut [u8]) {
+fn copy_and_complete(frame: FrameBytes<'_>, partial: PartialChecksum, out: &mut [u8]) {
     let start = usize::from(partial.start);
-    out[..start].copy_from_slice(&frame[..start]);
-    let sum = copy_and_sum(&frame[start..out.len()], &mut out[start..]);
+    frame.copy(&mut out[..start]);
+    let sum = frame.copy_and_sum(start, &mut out[start..]);
     put16(out, partial.field(), sum.checksum_not_zero());
 }
 

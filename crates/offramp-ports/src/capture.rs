@@ -299,8 +299,14 @@ impl<H: HostPort> InPlace for Watched<H> {
 }
 
 impl<H: HostPort> HostPort for Watched<H> {
-    pass_on!(host: tx_frame tx_frame_with_tag tx_unasked tx_queue tx_cost_bytes steering rx_queue rx_lost_to_limit rx_flush);
-    pass_on!(host: interrupts accepts honours_data_valid);
+    pass_on!(host: tx_frame tx_frame_with_tag tx_lend tx_lend_with_tag tx_unasked tx_queue tx_cost_bytes steering rx_queue rx_lost_to_limit rx_flush);
+    pass_on!(host: rx_deliver_lent interrupts accepts honours_data_valid);
+
+    /// A capture reads the frame, too.
+    #[inline]
+    fn rx_takes_shared(&self) -> bool {
+        self.watch.is_none() && self.host.rx_takes_shared()
+    }
 
     #[inline]
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {

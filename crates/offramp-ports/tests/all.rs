@@ -22,6 +22,7 @@ mod vhost_control;
 mod vhost_data;
 mod vhost_hostile;
 mod vhost_known_faults;
+mod vhost_lent;
 mod vhost_link;
 mod vhost_memory;
 mod vhost_migration;

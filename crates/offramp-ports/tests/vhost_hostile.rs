@@ -751,7 +751,9 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         csum_offset: 16,
         num_buffers: 0,
     };
-    let frames = [packet.build(), frame(&mut rng, 300)];
+    // The payload of a long super-frame stays in the guest's memory until it is read.
+    let long = Packet { checksum: Checksum::Partial, ..Packet::tcp(8000) };
+    let frames = [packet.build(), frame(&mut rng, 300), long.build()];
     // The neighbour's address differs from the hostile guest's address in one bit. If a flip turns the source address
     // into the neighbour's address, the switch learns that address at the hostile guest's port, until the neighbour
     // sends.
@@ -783,7 +785,8 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
             }
         });
         for n in 0..FRAMES {
-            let (header, frame) = if n % 2 == 0 { (header, &frames[0]) } else { (VnetHeader::default(), &frames[1]) };
+            let frame = &frames[n % frames.len()];
+            let header = if n % frames.len() == 1 { VnetHeader::default() } else { header };
             attack.a.tx(0).send(&header, &[frame]);
             if n % 16 == 0 {
                 attack.b.tx(0).send(&VnetHeader::default(), &[&reply]);

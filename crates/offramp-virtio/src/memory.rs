@@ -272,7 +272,8 @@ pub(crate) struct Unaligned<T>(pub T);
 /// compiler, which can neither read a byte twice nor reuse an earlier value.
 ///
 /// # Safety
-/// `len` bytes are mapped at `from` and at `to`. The two ranges do not overlap, and one range is private memory.
+/// `len` bytes are mapped at `from` and at `to`. If one range is private memory, the two ranges do not overlap. If both
+/// are guest memory and overlap, the copied bytes have arbitrary values.
 #[inline]
 pub(crate) unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

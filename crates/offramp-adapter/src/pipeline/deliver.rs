@@ -246,7 +246,7 @@ impl Deliver {
         {
             work.budget.spend(1, lent.len());
             let meta = RxMeta { hash: self.hash_of(outlet, &lent.frame), ..meta };
-            self.hand_over_in_order(outlet, &meta, lent.frame.bytes());
+            self.hand_over_lent(outlet, &meta, &lent.frame);
             return true;
         }
         self.push_segments(outlet, lent, segmentation, segments, work)
@@ -368,6 +368,17 @@ impl Deliver {
         payload_len >= payload_len_min
             && self.coalescer.may_hold(&lent.frame, enabled)
             && has_good_pseudo_header(&lent.frame)
+    }
+
+    /// Does the same as [`Deliver::hand_over_in_order`] for a frame whose payload may lie in its sender's memory.
+    fn hand_over_lent(&mut self, outlet: &mut Outlet<'_, impl HostPort>, meta: &RxMeta, frame: &Frame<'_>) {
+        if frame.shared().is_empty() {
+            return self.hand_over_in_order(outlet, meta, frame.bytes());
+        }
+        self.release(outlet);
+        self.is_unflushed = true;
+        outlet.came_in(meta.segments.into());
+        outlet.hand_over_lent(self.rss.as_ref(), meta, frame);
     }
 
     /// Hands a frame over unchanged. Flushes the coalescer first, because the coalescer may hold earlier frames of the

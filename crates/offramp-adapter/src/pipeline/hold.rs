@@ -160,10 +160,10 @@ impl Hold {
     pub(crate) fn push(&mut self, frame: &Frame<'_>, now_ns: u64) {
         let mut copy = self.free.pop().unwrap_or_else(|| FrameBuffer::new(Vec::new()));
         copy.copy_from(frame);
-        self.queued_bytes += frame.bytes().len();
+        self.queued_bytes += frame.len();
         self.queue.push_back(copy);
         self.noted += 1;
-        self.moderator.arrived(now_ns, frame.bytes().len() as u64);
+        self.moderator.arrived(now_ns, frame.len() as u64);
         self.moderator.ring_has(FRAMES_MAX.saturating_sub(self.queue.len()) as u32);
     }
 

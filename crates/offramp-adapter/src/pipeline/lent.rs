@@ -19,8 +19,9 @@ pub(crate) struct Lent<'a> {
 }
 
 impl Lent<'_> {
-    pub(super) fn len(&self) -> usize {
-        self.frame.bytes().len()
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.frame.len()
     }
 
     pub(crate) fn frames(&self) -> usize {
@@ -101,7 +102,7 @@ pub(super) fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     let is_transport =
         (usize::from(partial.start), partial.field()) == (layout.transport_start, layout.checksum_field());
     let begun = frame.bytes().get(partial.field()..).and_then(|rest| rest.first_chunk());
-    let pseudo_header = frame.pseudo_header(layout.transport_len() as u32).fold();
+    let pseudo_header = frame.pseudo_header((layout.transport_len() + frame.shared_len()) as u32).fold();
     is_transport && !layout.fragment && begun.is_some_and(|begun| u16::from_be_bytes(*begun) == pseudo_header)
 }
 

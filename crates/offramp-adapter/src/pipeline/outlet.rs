@@ -5,6 +5,7 @@ use crate::stats::{Direction, Loss, QueueStats};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::Sum;
 use offramp_offload::coalesce::{Appended, Sink};
+use offramp_offload::frame::Frame;
 use offramp_offload::layout::Malformed;
 use offramp_offload::meta::RxMeta;
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
@@ -64,6 +65,14 @@ impl<'a, H: HostPort> Outlet<'a, H> {
             Some(meta) => self.hand_over_marked(&meta, frame),
             None => self.hand_over_marked(meta, frame),
         }
+    }
+
+    /// Hands over a frame whose payload lies in its sender's memory.
+    pub(super) fn hand_over_lent(&mut self, rss: Option<&Rss>, meta: &RxMeta, frame: &Frame<'_>) {
+        let marked = with_queue(rss, meta);
+        let meta = marked.as_ref().unwrap_or(meta);
+        let outcome = self.host.rx_deliver_lent(meta, frame);
+        self.count(meta, frame.len(), outcome);
     }
 
     #[inline]

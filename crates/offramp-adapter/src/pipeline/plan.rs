@@ -113,6 +113,12 @@ impl Plan {
         self.security.as_ref().map_or(Ok(()), |security| security.check(frame))
     }
 
+    /// Returns whether a frame may be sealed.
+    #[inline]
+    pub(crate) fn seals(&self) -> bool {
+        self.sealing.is_some()
+    }
+
     /// Returns whether a frame without offload requests can be sent unchanged and unparsed.
     #[inline]
     pub(crate) fn leaves(&self, frame: &[u8]) -> bool {

@@ -301,19 +301,26 @@ impl Source {
         now_ns: u64,
     ) -> Result<Pending, (Loss, usize)> {
         let Self { plan, vlans, change, .. } = self;
-        let mut frame = host.tx_frame();
+        // A cipher reads the payload more than once, and so do several destinations.
+        let is_read_once = !plan.seals();
+        let mut frame = if is_read_once { host.tx_lend() } else { host.tx_frame() };
         let vlan = vlans.of_sent(frame.bytes()).map_err(|reason| {
             plan.meter.spend_frame(&frame, 1);
             (reason, 1)
         })?;
         *change = route.change(vlan);
         if *change != TagChange::Keep {
-            frame = host.tx_frame_with_tag(*change).ok_or((Loss::BadRequest, 1))?;
+            frame = lent(host, *change, is_read_once).ok_or((Loss::BadRequest, 1))?;
         }
         let planned = plan.plan(&mut frame, stats, now_ns).map_err(|reason| (reason, 1))?;
         let frames = planned.frames_left();
         let ports = route.find(frame.bytes(), vlan, frames, now_ns).map_err(|reason| (reason, frames))?;
-        let (to, frame_len) = (Destination { vlan, ports }, frame.bytes().len());
+        let (to, frame_len) = (Destination { vlan, ports }, frame.len());
+        // A flood goes to all ports but the sender's.
+        let has_one_destination = to.ports.len() <= 2;
+        if !frame.shared().is_empty() && (!has_one_destination || frames == 1) {
+            host.tx_frame();
+        }
         Ok(Pending { planned, frame_len, to, frames_handed: 0, segments: None })
     }
 
@@ -329,7 +336,7 @@ impl Source {
     ) {
         let Self { plan, pending: slot, change, .. } = self;
         let Some(pending) = &mut *slot else { return };
-        let Some(mut frame) = lent(host, *change) else { return self.conclude(stats, Loss::BadRequest) };
+        let Some(mut frame) = lent(host, *change, true) else { return self.conclude(stats, Loss::BadRequest) };
         let (mut frames, mut bytes) = (0, 0);
         let is_over = loop {
             if pending.planned.frames_left() == 0 {
@@ -393,12 +400,15 @@ fn lose(reason: Loss, frames: usize, stats: &Direction, budget: &mut Budget) {
     stats.lose(reason, frames);
 }
 
-/// Lends the last fetched frame, with its VLAN tag changed.
+/// Lends the last fetched frame, with its VLAN tag changed. With `is_read_once`, the payload may lie in the host's
+/// memory.
 #[inline]
-pub(crate) fn lent(host: &mut impl HostPort, change: TagChange) -> Option<Frame<'_>> {
-    match change {
-        TagChange::Keep => Some(host.tx_frame()),
-        change => host.tx_frame_with_tag(change),
+pub(crate) fn lent(host: &mut impl HostPort, change: TagChange, is_read_once: bool) -> Option<Frame<'_>> {
+    match (change, is_read_once) {
+        (TagChange::Keep, true) => Some(host.tx_lend()),
+        (TagChange::Keep, false) => Some(host.tx_frame()),
+        (change, true) => host.tx_lend_with_tag(change),
+        (change, false) => host.tx_frame_with_tag(change),
     }
 }
 

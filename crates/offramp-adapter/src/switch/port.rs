@@ -73,7 +73,7 @@ impl<P: HostPort> Port<P> {
         // The remaining segments of a super-frame follow the delivered segments without waiting.
         if segments.is_none() {
             if !self.takes_at_once(work.now_ns) {
-                work.budget.spend(1, lent.frame.bytes().len());
+                work.budget.spend(1, lent.len());
                 self.queue(&lent.frame, lent.frames(), work);
                 return true;
             }

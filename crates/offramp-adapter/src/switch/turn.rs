@@ -94,9 +94,14 @@ impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
                     }
                     Ok(change) => {
                         let planned_len = frame_len.wrapping_add_signed(change.added_len());
-                        let frame = lent(host, change).filter(|frame| frame.bytes().len() == planned_len);
+                        let mut frame = lent(host, change, true);
+                        if frame.as_ref().is_some_and(|frame| !frame.shared().is_empty())
+                            && !port.host.rx_takes_shared()
+                        {
+                            frame = lent(host, change, false);
+                        }
                         // The sending port no longer lends the same frame.
-                        let Some(frame) = frame else { break };
+                        let Some(frame) = frame.filter(|frame| frame.len() == planned_len) else { break };
                         let changed = (change != TagChange::Keep).then(|| plan.after_tag_change(change));
                         serving.enter(next);
                         port.push(Lent { frame, plan: changed.as_ref().unwrap_or(plan) }, segments, &mut work)

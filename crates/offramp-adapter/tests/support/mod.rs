@@ -7,18 +7,22 @@ pub mod line;
 use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_adapter::switch::Serving;
 use offramp_offload::caps::Offloads;
-use offramp_offload::checksum;
+use offramp_offload::checksum::{self, SharedBytes};
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::vlan::TagChange;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A host that sends queued frames and stores received frames.
+/// A host that sends queued frames and stores received frames. It lends the payload of super-frames in pieces, as the
+/// port of a guest does, unless `lends_whole` is set.
 #[derive(Default)]
 pub struct MemoryHost {
     pub to_send: VecDeque<(TxMeta, Vec<u8>)>,
     pub taken: Option<FrameBuffer<Vec<u8>>>,
+    pub lends_whole: bool,
+    /// The bytes of the taken super-frame after the first [`FRONT_LEN`].
+    pub rest: Vec<u8>,
     pub given: Vec<(RxMeta, Vec<u8>)>,
     /// Number of frames that the host refuses before it accepts a frame.
     pub refuse: usize,
@@ -47,6 +51,10 @@ impl MemoryHost {
     }
 }
 
+/// Number of bytes of a super-frame that the host lends as private bytes, and length of the pieces of the other bytes.
+const FRONT_LEN: usize = 130;
+const PIECE_LEN: usize = 777;
+
 /// Start of the fetched frame in its buffer, with room for a tag before the frame.
 const TAKEN_AT: usize = 64;
 
@@ -67,11 +75,38 @@ impl HostPort for MemoryHost {
         let next = self.to_send.pop_front();
         self.last_cost_bytes = if next.is_some() { self.cost_bytes } else { self.frameless_cost_bytes };
         let Some((request, frame)) = next else { return Ok(false) };
-        let place = TAKEN_AT..TAKEN_AT + frame.len();
-        let mut taken = FrameBuffer::new([vec![0; TAKEN_AT], frame].concat());
-        taken.set(place, request);
+        let front_len =
+            if request.segmentation.is_some() && !self.lends_whole { frame.len().min(FRONT_LEN) } else { frame.len() };
+        let mut memory = vec![0; TAKEN_AT + frame.len()];
+        memory[TAKEN_AT..TAKEN_AT + front_len].copy_from_slice(&frame[..front_len]);
+        let mut taken = FrameBuffer::new(memory);
+        self.rest = frame[front_len..].to_vec();
+        // SAFETY: `rest` stays unchanged until the next frame replaces both `rest` and `taken`.
+        let pieces = self.rest.chunks(PIECE_LEN).map(|piece| unsafe { SharedBytes::new(piece.as_ptr(), piece.len()) });
+        taken.set_shared(TAKEN_AT..TAKEN_AT + front_len, request, pieces);
         self.taken = Some(taken);
         Ok(true)
+    }
+
+    fn tx_lend(&mut self) -> Frame<'_> {
+        self.buffer().lent()
+    }
+
+    fn tx_lend_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.buffer().lent_with_tag(change)
+    }
+
+    fn rx_takes_shared(&self) -> bool {
+        true
+    }
+
+    fn rx_deliver_lent(&mut self, meta: &RxMeta, frame: &Frame<'_>) -> Result<(), PortError> {
+        let mut whole = frame.bytes().to_vec();
+        for piece in frame.shared() {
+            // SAFETY: the lending host changes no byte of the piece before its next frame.
+            whole.extend_from_slice(unsafe { std::slice::from_raw_parts(piece.as_ptr(), piece.len()) });
+        }
+        self.rx_deliver(meta, &whole)
     }
 
     fn tx_cost_bytes(&self) -> usize {

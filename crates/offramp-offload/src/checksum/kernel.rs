@@ -1,13 +1,13 @@
 //! The compute kernels: one portable and several vectorized routines that sum long messages. The first use selects the
 //! fastest kernel that this processor can run.
 
-use core::ops::RangeInclusive;
+use core::ops::{Range, RangeInclusive};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 #[cfg(target_arch = "x86_64")]
 use super::x86;
-use super::{Head, HeadWords, Run, Sum, portable};
+use super::{Head, HeadWords, Run, SharedBytes, Sum, portable};
 
 /// Maximum length for the inlined scalar path, bytes. Up to this length, a call of a kernel costs more time than the
 /// kernel saves.
@@ -43,9 +43,68 @@ pub(crate) trait ManyCopies {
     fn run(self, copy_and_sum: impl Fn(&[u8], &mut [u8]) -> Sum) -> Self::Output;
 }
 
+/// The bytes that [`Kernel::write_frames`] segments: private bytes, or bytes that another program can write.
+pub(crate) trait Source: Copy {
+    fn len(self) -> usize;
+    fn as_ptr(self) -> *const u8;
+
+    /// Returns the bytes in `range`.
+    ///
+    /// # Panics
+    /// Panics if `range` ends past the bytes.
+    fn part(self, range: Range<usize>) -> Self;
+
+    /// Copies the bytes to the front of `dst` and returns the sum of the copied bytes.
+    fn copy_and_sum(self, kernel: &Kernel, dst: &mut [u8]) -> u64;
+}
+
+impl Source for &[u8] {
+    #[inline]
+    fn len(self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn as_ptr(self) -> *const u8 {
+        self.as_ptr()
+    }
+
+    #[inline]
+    fn part(self, range: Range<usize>) -> Self {
+        &self[range]
+    }
+
+    #[inline]
+    fn copy_and_sum(self, kernel: &Kernel, dst: &mut [u8]) -> u64 {
+        kernel.copy_and_sum(self, dst)
+    }
+}
+
+impl Source for SharedBytes {
+    #[inline]
+    fn len(self) -> usize {
+        Self::len(&self)
+    }
+
+    #[inline]
+    fn as_ptr(self) -> *const u8 {
+        Self::as_ptr(&self)
+    }
+
+    #[inline]
+    fn part(self, range: Range<usize>) -> Self {
+        Self::part(&self, range)
+    }
+
+    #[inline]
+    fn copy_and_sum(self, kernel: &Kernel, dst: &mut [u8]) -> u64 {
+        kernel.copy_and_sum_shared(self, dst)
+    }
+}
+
 /// One implementation of the sum of a message. Code outside this module receives only kernels that run on this
 /// processor.
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     /// Name of the kernel, as returned by `kernel_name`.
     pub(super) name: &'static str,
     vectors: Vectors,
@@ -54,7 +113,10 @@ pub(super) struct Kernel {
     sum: unsafe fn(&[u8]) -> u64,
     /// Computes the sum of a message with a length in `LENS`, and copies the message to another address. The
     /// destination has as many writable bytes as the message, and is not read.
-    copy_and_sum: unsafe fn(&[u8], *mut u8) -> u64,
+    copy_and_sum: unsafe fn(*const u8, usize, *mut u8) -> u64,
+    /// True if [`Self::copy_and_sum`] computes the sum of the copied bytes, even if another program writes to the
+    /// message at the same time.
+    reads_once: bool,
 }
 
 /// All kernels, fastest first. The last kernel runs on every processor.
@@ -66,6 +128,7 @@ static KERNELS: &[Kernel] = &[
         is_available: || is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni"),
         sum: x86::avx512_vnni::sum,
         copy_and_sum: x86::avx512_vnni::copy_and_sum,
+        reads_once: true,
     },
     #[cfg(target_arch = "x86_64")]
     Kernel {
@@ -74,6 +137,7 @@ static KERNELS: &[Kernel] = &[
         is_available: || is_x86_feature_detected!("avx512bw"),
         sum: x86::avx512::sum,
         copy_and_sum: x86::avx512::copy_and_sum,
+        reads_once: true,
     },
     #[cfg(target_arch = "x86_64")]
     Kernel {
@@ -82,6 +146,7 @@ static KERNELS: &[Kernel] = &[
         is_available: || is_x86_feature_detected!("avx2"),
         sum: x86::avx2::sum,
         copy_and_sum: x86::avx2::copy_and_sum,
+        reads_once: true,
     },
     Kernel {
         name: "portable",
@@ -89,6 +154,7 @@ static KERNELS: &[Kernel] = &[
         is_available: || true,
         sum: portable::sum,
         copy_and_sum: portable::copy_and_sum,
+        reads_once: false,
     },
 ];
 
@@ -136,29 +202,55 @@ impl Kernel {
         &self,
         run: &Run,
         head: &Head,
-        src: &[u8],
+        src: impl Source,
         dst: &mut [u8],
         mut changed: impl FnMut(usize) -> (HeadWords, u64),
     ) {
+        let count = src.len() / run.segment_len;
         #[cfg(target_arch = "x86_64")]
         if LENS.contains(&run.segment_len) {
             if self.vectors == Vectors::Avx512Vnni {
-                // SAFETY: this processor has the kernel (see `Kernel`), and the length is one of `LENS`.
-                return unsafe { x86::avx512_vnni::write_frames(run, head, src, dst, changed) };
+                // SAFETY: this processor has the kernel (see `Kernel`), the length is one of `LENS`, and `src` has as
+                // many segments.
+                return unsafe { x86::avx512_vnni::write_frames(run, head, (src.as_ptr(), count), dst, changed) };
             }
             if self.vectors == Vectors::Avx512 {
-                // SAFETY: this processor has the kernel, and the length is one of `LENS`.
-                return unsafe { x86::avx512::write_frames(run, head, src, dst, changed) };
+                // SAFETY: as above.
+                return unsafe { x86::avx512::write_frames(run, head, (src.as_ptr(), count), dst, changed) };
             }
         }
-        let segments = src.chunks_exact(run.segment_len).zip(dst.chunks_mut(run.stride));
-        for (n, (segment, slot)) in segments.enumerate() {
+        for (n, slot) in dst.chunks_mut(run.stride).take(count).enumerate() {
             let frame = &mut slot[..head.len + run.segment_len];
             let (words, head_sum) = changed(n);
             head.write(words, frame);
-            let sum = self.copy_and_sum(segment, &mut frame[head.len..]);
+            let segment = src.part(n * run.segment_len..(n + 1) * run.segment_len);
+            let sum = segment.copy_and_sum(self, &mut frame[head.len..]);
             head.put_checksum(portable::add(head_sum, sum), frame);
         }
+    }
+
+    /// Does the same as [`Kernel::copy_and_sum`] for bytes that another program can write at the same time. Returns the
+    /// sum of the copied bytes.
+    ///
+    /// # Panics
+    /// Panics if `dst` is shorter than `src`.
+    pub(super) fn copy_and_sum_shared(&self, src: SharedBytes, dst: &mut [u8]) -> u64 {
+        let dst = &mut dst[..src.len()];
+        let piece_len = if self.reads_once { CHUNK_LEN_MAX } else { SHORT_LEN_MAX };
+        let pieces = dst.chunks_mut(piece_len).enumerate();
+        pieces.fold(0, |total, (n, dst)| {
+            let from = src.part(n * piece_len..n * piece_len + dst.len());
+            let sum = if self.reads_once && LENS.contains(&from.len()) {
+                // SAFETY: this processor has the kernel, the length is one of `LENS`, and `dst` has as many bytes.
+                unsafe { (self.copy_and_sum)(from.as_ptr(), from.len(), dst.as_mut_ptr()) }
+            } else {
+                let mut copy = [0; SHORT_LEN_MAX];
+                let copy = &mut copy[..from.len()];
+                from.read(copy);
+                portable::copy_and_sum_short(copy, dst)
+            };
+            portable::add(total, sum)
+        })
     }
 
     /// Does `work` with this kernel.
@@ -211,7 +303,7 @@ impl Kernel {
         }
         // SAFETY: this processor has the kernel (see `Kernel`), and the length is one of `LENS`. The caller vouches for
         // `dst`.
-        unsafe { (self.copy_and_sum)(src, dst) }
+        unsafe { (self.copy_and_sum)(src.as_ptr(), src.len(), dst) }
     }
 
     #[cold]
@@ -284,9 +376,15 @@ mod tests {
                 for segment_len in (Head::LEN_MAX - len).max(1)..STRIDE - Head::LEN_MAX {
                     let mut out = vec![0xa5; STRIDE * COUNT];
                     let run = Run { segment_len, stride: STRIDE };
-                    kernel.write_frames(&run, &head, &src[..COUNT * segment_len], &mut out, changed);
+                    let private = &src[..COUNT * segment_len];
+                    kernel.write_frames(&run, &head, private, &mut out, changed);
                     let expected = expected(&head, segment_len, &src, 0xa5);
                     assert!(out == expected, "{}: head {len}, segment {segment_len}", kernel.name);
+                    out.fill(0xa5);
+                    // SAFETY: `src` is not changed during the call.
+                    let shared = unsafe { SharedBytes::new(private.as_ptr(), private.len()) };
+                    kernel.write_frames(&run, &head, shared, &mut out, changed);
+                    assert!(out == expected, "{}, shared: head {len}, segment {segment_len}", kernel.name);
                 }
             }
         }

@@ -68,8 +68,11 @@ pub(super) fn copy_and_sum_short(src: &[u8], dst: &mut [u8]) -> u64 {
 /// Copies a long message and computes the message's sum, block by block.
 ///
 /// # Safety
-/// `dst` must be valid for writes of `src.len()` bytes, none of them in `src`.
-pub(super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
+/// At `src`, `len` bytes are readable, and no other program writes to them. At `dst`, `len` bytes are writable, none of
+/// them in the source.
+pub(super) unsafe fn copy_and_sum(src: *const u8, len: usize, dst: *mut u8) -> u64 {
+    // SAFETY: the caller vouches for `src`.
+    let src = unsafe { core::slice::from_raw_parts(src, len) };
     src.chunks(COPY_BLOCK_LEN).enumerate().fold(0, |total, (n, from)| {
         // SAFETY: the caller vouches for `dst`, and the block lies inside `dst`.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), dst.add(n * COPY_BLOCK_LEN), from.len()) };

@@ -9,12 +9,10 @@
 // The module uses two dozen intrinsics, whose names all begin with `_mm`.
 #![allow(clippy::wildcard_imports)]
 
-use core::arch::x86_64::*;
-use core::sync::atomic::{Ordering, compiler_fence};
-
 use super::kernel::{CHUNK_LEN_MAX, LENS, ManyCopies, SHORT_LEN_MAX};
 use super::portable;
 use super::{Head, HeadWords, Run, Sum};
+use core::arch::x86_64::*;
 
 /// Length of a 512-bit vector, and of a cache line, in bytes.
 const ZMM: usize = 64;
@@ -37,6 +35,98 @@ const fn bias(bytes: usize) -> u32 {
 #[inline]
 const fn all_but_low_bytes(count: usize) -> __mmask64 {
     (!0u64).unbounded_shl(count as u32)
+}
+
+/// A vector at an unaligned address. A volatile load of this type is one instruction.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Unaligned<T>(T);
+
+/// Defines the copy of a kernel, with the kernel's `accumulate`, `total`, `low_bytes` and `without_low_bytes`.
+macro_rules! copying {
+    ($features:literal, $vector:ty, $zero:ident, $store:ident) => {
+        /// Length of a vector in bytes.
+        const LEN: usize = size_of::<$vector>();
+
+        /// Copies `len` bytes and computes their sum. Stores at aligned addresses, except in the first and the last
+        /// vector, which overlap their neighbours.
+        ///
+        /// Another program can write to the source at the same time. The sum is the sum of the copied bytes: an
+        /// overlap is read and stored twice, and the sum contains the bytes that were stored last.
+        ///
+        /// # Safety
+        /// The processor has the features, and `len` lies in `kernel::LENS`. At `from`, `len` bytes are readable. At
+        /// `to`, `len` bytes are writable, none of them in the source.
+        #[inline]
+        #[target_feature(enable = $features)]
+        pub(in super::super) unsafe fn copy_and_sum(from: *const u8, len: usize, to: *mut u8) -> u64 {
+            debug_assert!(len > SHORT_LEN_MAX && len <= CHUNK_LEN_MAX);
+            // `lead` is even, so that words stay aligned to the message. With an odd `to`, the stores are not aligned.
+            let lead = (LEN - to.addr() % LEN) & !1;
+            // The last whole words, from an even offset. The vectors before them end at `end`.
+            let (last_at, end) = ((len - LEN) & !1, len - (len - lead) % LEN);
+            let mut acc = [$zero(); UNROLL];
+            // SAFETY: last_at + LEN <= len, the length of source and destination.
+            let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
+            acc[2] = accumulate(acc[2], without_low_bytes(last, end - last_at));
+            // SAFETY: source and destination have more than LEN bytes.
+            let first = unsafe { copy(from, to) };
+            acc[0] = accumulate(acc[0], low_bytes(first, lead));
+            let mut at = lead;
+            while at + UNROLL * LEN <= len {
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    // SAFETY: the vector ends at or before `len`.
+                    *acc = accumulate(*acc, unsafe { copy(from.add(at + i * LEN), to.add(at + i * LEN)) });
+                }
+                at += UNROLL * LEN;
+            }
+            while at + LEN <= len {
+                // SAFETY: the vector ends at or before `len`.
+                acc[1] = accumulate(acc[1], unsafe { copy(from.add(at), to.add(at)) });
+                at += LEN;
+            }
+            let total = total(acc, at - lead + 2 * LEN);
+            if len % 2 == 0 {
+                return total;
+            }
+            // SAFETY: the byte is the last of `len` bytes.
+            let odd = unsafe { from.add(len - 1).read_volatile() };
+            // SAFETY: as above.
+            unsafe { *to.add(len - 1) = odd };
+            total + u64::from(u16::from_ne_bytes([odd, 0]))
+        }
+
+        /// Implements `Kernel::run`.
+        ///
+        /// # Safety
+        /// The processor has the features.
+        #[target_feature(enable = $features)]
+        pub(in super::super) unsafe fn run<W: ManyCopies>(work: W) -> W::Output {
+            work.run(|src, dst| {
+                let dst = &mut dst[..src.len()];
+                if !LENS.contains(&src.len()) {
+                    return Sum(portable::copy_and_sum_short(src, dst));
+                }
+                // SAFETY: the caller vouches for the features, the length was checked, and `dst` has as many bytes.
+                Sum(unsafe { copy_and_sum(src.as_ptr(), src.len(), dst.as_mut_ptr()) })
+            })
+        }
+
+        /// Copies one vector and returns the vector. The load is volatile: the vector has the bytes that were stored,
+        /// even if another program writes to the source. The loop around it does not become a memcpy and a second pass.
+        ///
+        /// # Safety
+        /// The processor has the features. `LEN` bytes are readable at `from`, and writable at `to`.
+        #[inline]
+        #[target_feature(enable = $features)]
+        unsafe fn copy(from: *const u8, to: *mut u8) -> $vector {
+            // SAFETY: the caller vouches for the readable bytes, and the type needs no alignment.
+            let Unaligned(vector) = unsafe { from.cast::<Unaligned<$vector>>().read_volatile() };
+            // SAFETY: the caller vouches for the writable bytes.
+            unsafe { $store(to.cast(), vector) };
+            vector
+        }
+    };
 }
 
 /// Defines an AVX-512 kernel. The two kernels differ in how they accumulate a vector's words.
@@ -104,29 +194,31 @@ macro_rules! avx512_kernel {
             }
 
             /// Implements `Kernel::write_frames`. All steps are in one function, so that no register is saved and
-            /// restored between two frames. Heads are assembled in registers. The first write to each cache line of a
-            /// frame follows the order of the addresses, because the processor's caches handle this order fastest.
+            /// restored between two frames. Heads are assembled in registers.
             ///
             /// # Safety
-            /// The processor has the features, and the length of a segment lies in `kernel::LENS`.
+            /// The processor has the features, and the length of a segment lies in `kernel::LENS`. At `src`, `count`
+            /// segments are readable.
             #[target_feature(enable = $features)]
             pub(in super::super) unsafe fn write_frames(
                 run: &Run,
                 head: &Head,
-                src: &[u8],
+                (src, count): (*const u8, usize),
                 dst: &mut [u8],
                 mut changed: impl FnMut(usize) -> (HeadWords, u64),
             ) {
                 let blocks = [HeadBlock::of(head, 0), HeadBlock::of(head, 1)];
-                let segments = src.chunks_exact(run.segment_len).zip(dst.chunks_mut(run.stride));
-                for (n, (segment, slot)) in segments.enumerate() {
+                for (n, slot) in dst.chunks_mut(run.stride).take(count).enumerate() {
                     let frame = &mut slot[..head.len + run.segment_len];
                     let (words, head_sum) = changed(n);
                     // SAFETY: the frame is longer than a segment, which is longer than two vectors.
                     unsafe { store_head(&blocks, words, head.len, frame.as_mut_ptr()) };
-                    // SAFETY: the caller vouches for the length of a segment. The frame after the head has the same
+                    // SAFETY: the caller vouches for the segment and its length. The frame after the head has the same
                     // length.
-                    let sum = unsafe { copy_and_sum(segment, frame[head.len..].as_mut_ptr()) };
+                    let sum = unsafe {
+                        let segment = src.add(n * run.segment_len);
+                        copy_and_sum(segment, run.segment_len, frame[head.len..].as_mut_ptr())
+                    };
                     head.put_checksum(portable::add(head_sum, sum), frame);
                 }
             }
@@ -192,81 +284,21 @@ macro_rules! avx512_kernel {
                 }
             }
 
-            /// Copies `src` to `to` and computes the sum of `src`. Stores whole cache lines, except in the first and
-            /// the last vector, which overlap neighbouring lines.
-            ///
-            /// # Safety
-            /// The processor has the features, the length of the message lies in `kernel::LENS`, and `src.len()` bytes
-            /// are writable at `to`, none of them in `src`.
+            /// Returns `vector` with 0 in all bytes except the `count` lowest.
             #[inline]
             #[target_feature(enable = $features)]
-            pub(in super::super) unsafe fn copy_and_sum(src: &[u8], to: *mut u8) -> u64 {
-                debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX);
-                let (len, from) = (src.len(), src.as_ptr());
-                // `lead` is even, so that words stay aligned to the message. With an odd `to`, the stores cross cache
-                // lines.
-                let lead = (ZMM - to.addr() % ZMM) & !1;
-                let mut acc = [_mm512_setzero_si512(); UNROLL];
-                // SAFETY: source and destination have more than ZMM bytes.
-                let first = unsafe { copy(from, to) };
-                acc[0] = accumulate(acc[0], _mm512_maskz_mov_epi8(!all_but_low_bytes(lead), first));
-                let mut at = lead;
-                while at + UNROLL * ZMM <= len {
-                    for (i, acc) in acc.iter_mut().enumerate() {
-                        // SAFETY: the vector ends at or before `len`, the length of source and destination.
-                        *acc = accumulate(*acc, unsafe { copy(from.add(at + i * ZMM), to.add(at + i * ZMM)) });
-                    }
-                    at += UNROLL * ZMM;
-                }
-                while at + ZMM <= len {
-                    // SAFETY: the vector ends at or before `len`, the length of source and destination.
-                    acc[1] = accumulate(acc[1], unsafe { copy(from.add(at), to.add(at)) });
-                    at += ZMM;
-                }
-                // Add the last whole words, from an even offset. Words already added are masked off.
-                let last_at = (len - ZMM) & !1;
-                // SAFETY: the vector ends at or before `len`, because last_at + ZMM <= len.
-                let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
-                acc[2] = accumulate(acc[2], _mm512_maskz_mov_epi8(all_but_low_bytes(at - last_at), last));
-                let total = total(acc, at - lead + 2 * ZMM);
-                if len % 2 == 0 {
-                    return total;
-                }
-                // SAFETY: the byte is the last of `len` bytes.
-                unsafe { *to.add(len - 1) = src[len - 1] };
-                total + u64::from(u16::from_ne_bytes([src[len - 1], 0]))
+            fn low_bytes(vector: __m512i, count: usize) -> __m512i {
+                _mm512_maskz_mov_epi8(!all_but_low_bytes(count), vector)
             }
 
-            /// Implements `Kernel::run`.
-            ///
-            /// # Safety
-            /// The processor has the features.
-            #[target_feature(enable = $features)]
-            pub(in super::super) unsafe fn run<W: ManyCopies>(work: W) -> W::Output {
-                work.run(|src, dst| {
-                    let dst = &mut dst[..src.len()];
-                    if !LENS.contains(&src.len()) {
-                        return Sum(portable::copy_and_sum_short(src, dst));
-                    }
-                    // SAFETY: the caller vouches for the features, the length was checked, and `dst` has as many bytes.
-                    Sum(unsafe { copy_and_sum(src, dst.as_mut_ptr()) })
-                })
-            }
-
-            /// Copies one vector and returns the vector.
-            ///
-            /// # Safety
-            /// The processor has the features. `ZMM` bytes are readable at `from`, and writable at `to`.
+            /// Returns `vector` with 0 in the `count` lowest bytes.
             #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn copy(from: *const u8, to: *mut u8) -> __m512i {
-                // SAFETY: the caller vouches for ZMM readable bytes.
-                let vector = unsafe { _mm512_loadu_si512(from.cast()) };
-                // SAFETY: the caller vouches for ZMM writable bytes.
-                unsafe { _mm512_storeu_si512(to.cast(), vector) };
-                compiler_fence(Ordering::SeqCst); // Without this fence, the loop becomes a memcpy and a second pass.
-                vector
+            fn without_low_bytes(vector: __m512i, count: usize) -> __m512i {
+                _mm512_maskz_mov_epi8(all_but_low_bytes(count), vector)
             }
+
+            copying!($features, __m512i, _mm512_setzero_si512, _mm512_storeu_si512);
         }
     };
 }
@@ -323,49 +355,6 @@ pub(super) mod avx2 {
         portable::add(total(acc, bytes.len() - tail.len()), portable::sum_short(tail))
     }
 
-    /// Copies `src` to `dst` and computes the sum of `src`. Stores at aligned addresses, except in the first and the last
-    /// vector, which overlap their neighbours.
-    ///
-    /// # Safety
-    /// The conditions of [`sum`] apply. At `to`, `src.len()` bytes are writable, none of them in `src`.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub(in super::super) unsafe fn copy_and_sum(src: &[u8], to: *mut u8) -> u64 {
-        debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX);
-        let (len, from) = (src.len(), src.as_ptr());
-        // `lead` is even, so that words stay aligned to the message. With an odd `to`, the stores are not aligned.
-        let lead = (YMM - to.addr() % YMM) & !1;
-        let mut acc = [_mm256_setzero_si256(); UNROLL];
-        // SAFETY: source and destination have more than YMM bytes.
-        let first = unsafe { copy(from, to) };
-        acc[0] = accumulate(acc[0], _mm256_and_si256(first, mask(YMM - lead)));
-        let mut at = lead;
-        while at + UNROLL * YMM <= len {
-            for (i, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: the vector ends at or before `len`, the length of source and destination.
-                *acc = accumulate(*acc, unsafe { copy(from.add(at + i * YMM), to.add(at + i * YMM)) });
-            }
-            at += UNROLL * YMM;
-        }
-        while at + YMM <= len {
-            // SAFETY: the vector ends at or before `len`, the length of source and destination.
-            acc[1] = accumulate(acc[1], unsafe { copy(from.add(at), to.add(at)) });
-            at += YMM;
-        }
-        // Add the last whole words, from an even offset. Words already added are masked off.
-        let last_at = (len - YMM) & !1;
-        // SAFETY: the vector ends at or before `len`, because last_at + YMM <= len.
-        let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
-        acc[2] = accumulate(acc[2], _mm256_and_si256(last, mask(2 * YMM - (at - last_at))));
-        let total = total(acc, at - lead + 2 * YMM);
-        if len % 2 == 0 {
-            return total;
-        }
-        // SAFETY: the byte is the last of `len` bytes.
-        unsafe { *to.add(len - 1) = src[len - 1] };
-        total + u64::from(u16::from_ne_bytes([src[len - 1], 0]))
-    }
-
     /// A vector of ones, a vector of zeros and a vector of ones.
     static MASKS: [u8; 3 * YMM] = {
         let mut masks = [0xff; 3 * YMM];
@@ -387,34 +376,19 @@ pub(super) mod avx2 {
         unsafe { _mm256_loadu_si256(mask.as_ptr().cast()) }
     }
 
-    /// Implements `Kernel::run`.
-    ///
-    /// # Safety
-    /// The processor has AVX2.
-    #[target_feature(enable = "avx2")]
-    pub(in super::super) unsafe fn run<W: ManyCopies>(work: W) -> W::Output {
-        work.run(|src, dst| {
-            let dst = &mut dst[..src.len()];
-            if !LENS.contains(&src.len()) {
-                return Sum(portable::copy_and_sum_short(src, dst));
-            }
-            // SAFETY: the caller vouches for AVX2, the length was checked, and `dst` has as many bytes.
-            Sum(unsafe { copy_and_sum(src, dst.as_mut_ptr()) })
-        })
-    }
-
-    /// Copies one vector and returns the vector.
-    ///
-    /// # Safety
-    /// The processor has AVX2. `YMM` bytes are readable at `from`, and writable at `to`.
+    /// Returns `vector` with 0 in all bytes except the `count` lowest.
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn copy(from: *const u8, to: *mut u8) -> __m256i {
-        // SAFETY: the caller vouches for YMM readable bytes.
-        let vector = unsafe { _mm256_loadu_si256(from.cast()) };
-        // SAFETY: the caller vouches for YMM writable bytes.
-        unsafe { _mm256_storeu_si256(to.cast(), vector) };
-        compiler_fence(Ordering::SeqCst); // Without this fence, the loop becomes a memcpy and a second pass.
-        vector
+    fn low_bytes(vector: __m256i, count: usize) -> __m256i {
+        _mm256_and_si256(vector, mask(YMM - count))
     }
+
+    /// Returns `vector` with 0 in the `count` lowest bytes.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn without_low_bytes(vector: __m256i, count: usize) -> __m256i {
+        _mm256_and_si256(vector, mask(2 * YMM - count))
+    }
+
+    copying!("avx2", __m256i, _mm256_setzero_si256, _mm256_storeu_si256);
 }

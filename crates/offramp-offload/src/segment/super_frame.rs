@@ -2,7 +2,7 @@
 //! frame.
 
 use super::{Refused, SegmentPolicy, UDP_SEGMENTS_MAX};
-use crate::checksum::{self, Head, HeadWords, Run, Sum, copy_and_sum};
+use crate::checksum::{self, FrameBytes, Head, HeadWords, Run, Stretch, Sum};
 use crate::frame::Frame;
 use crate::layout::{
     FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_FRAGMENT_OFFSET, IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET,
@@ -90,11 +90,16 @@ impl SuperFrame {
             return Err(Refused::SegmentSize);
         }
         let partial = frame.request().checksum;
+        let is_fragments = segmentation.kind == SegmentationKind::UdpFragments;
+        if is_fragments && !frame.shared().is_empty() {
+            return Err(Refused::Kind); // The first fragment has the checksum of the whole datagram.
+        }
+        let shared_len = frame.shared_len();
         let (frame, layout) = frame.parts()?;
-        let layout = *layout;
+        let mut layout = *layout;
+        layout.packet_end += shared_len;
         check_kind(&layout, segmentation)?;
         check_checksum_place(&layout, partial, segmentation.kind)?;
-        let is_fragments = segmentation.kind == SegmentationKind::UdpFragments;
         let headers_end = if is_fragments { layout.transport_start } else { layout.payload_start };
         let segment_len = usize::from(segmentation.size);
         let segmented_len = layout.packet_end - headers_end;
@@ -171,7 +176,7 @@ impl SuperFrame {
 
     /// Writes the next frame and returns its length. `frames_left` includes this frame.
     #[inline]
-    pub(super) fn write_next(&mut self, frame: &[u8], out: &mut [u8], frames_left: usize) -> usize {
+    pub(super) fn write_next(&mut self, frame: FrameBytes<'_>, out: &mut [u8], frames_left: usize) -> usize {
         let len = self.next_len(frames_left);
         self.write_some(frame, &mut out[..len], len, 1, frames_left);
         len
@@ -181,7 +186,7 @@ impl SuperFrame {
     /// Returns the number of written frames.
     pub(super) fn write_some(
         &mut self,
-        frame: &[u8],
+        frame: FrameBytes<'_>,
         out: &mut [u8],
         stride: usize,
         count: usize,
@@ -191,37 +196,51 @@ impl SuperFrame {
             self.take_shape(frames_left);
         }
         let count = count.min(frames_left - self.reshape_at);
-        if self.has_head {
-            self.write_with_head(frame, out, stride, count);
-            self.advance(count);
-            return count;
+        let written = if self.has_head { self.write_with_head(frame, out, stride, count) } else { 0 };
+        if written > 0 {
+            self.advance(written);
+            return written;
         }
         self.write_without_head(frame, &mut out[..self.frame_len]);
         self.advance(1);
         1
     }
 
-    /// Writes `count` frames with the same [`Shape`], each to the front of one slot of `stride` bytes.
-    fn write_with_head(&self, frame: &[u8], out: &mut [u8], stride: usize, count: usize) {
+    /// Writes up to `count` frames with the same [`Shape`], each to the front of one slot of `stride` bytes. Returns the
+    /// number of written frames: the frames whose payload lies in the frame's next stretch of memory.
+    fn write_with_head(&self, frame: FrameBytes<'_>, out: &mut [u8], stride: usize, count: usize) -> usize {
         let from = self.headers_end + self.written;
         let run = Run { segment_len: self.frame_len - self.headers_end, stride };
-        let payload = &frame[from..from + count * run.segment_len];
-        let Some(head) = self.head(frame) else { return };
+        let Some(head) = self.head(frame.private) else { return 0 };
         let changes = self.changes();
-        checksum::write_frames(&run, &head, payload, out, |n| changes.of(n));
+        let fitting = |len: usize| count.min(len / run.segment_len);
+        match frame.from(from) {
+            Stretch::Private(payload) => {
+                let count = fitting(payload.len());
+                let payload = &payload[..count * run.segment_len];
+                checksum::write_frames(&run, &head, payload, out, |n| changes.of(n));
+                count
+            }
+            Stretch::Shared(payload) => {
+                let count = fitting(payload.len());
+                let payload = payload.part(0..count * run.segment_len);
+                checksum::write_frames(&run, &head, payload, out, |n| changes.of(n));
+                count
+            }
+        }
     }
 
     /// Returns the headers of at most `count` next frames with the same [`Shape`]. Returns `None` if the headers are
     /// too long or the frames too short, and for fragments.
-    pub(super) fn heads(&mut self, frame: &[u8], count: usize, frames_left: usize) -> Option<Heads> {
+    pub(super) fn heads(&mut self, frame: FrameBytes<'_>, count: usize, frames_left: usize) -> Option<Heads> {
         if frames_left <= self.reshape_at {
             self.take_shape(frames_left);
         }
         if !self.has_head {
             return None;
         }
-        let mut bytes = *frame.first_chunk()?;
-        for (at, word) in [self.network_len(), self.transport_word(frame)] {
+        let mut bytes = *frame.private.first_chunk()?;
+        for (at, word) in [self.network_len(), self.transport_word(frame.private)] {
             put16(&mut bytes, at, word);
         }
         Some(Heads {
@@ -275,16 +294,16 @@ impl SuperFrame {
         }
     }
 
-    /// Writes one frame without a [`Head`]. Used for a frame with long headers, a short frame, or a fragment.
+    /// Writes one frame without a [`Head`]. Used for a frame with long headers, a short frame, a fragment, or
+    /// a frame whose payload lies in several stretches of memory.
     #[inline(never)]
-    fn write_without_head(&self, frame: &[u8], out: &mut [u8]) {
-        out[..self.headers_end].copy_from_slice(&frame[..self.headers_end]);
+    fn write_without_head(&self, frame: FrameBytes<'_>, out: &mut [u8]) {
+        out[..self.headers_end].copy_from_slice(&frame.private[..self.headers_end]);
         self.write_shape(out);
         let from = self.headers_end + self.written;
-        let to = &mut out[self.header_len()..];
-        let payload_sum = copy_and_sum(&frame[from..from + to.len()], to);
+        let payload_sum = frame.copy_and_sum(from, &mut out[self.header_len()..]);
         if self.is_fragments() {
-            self.write_fragment_fields(frame, out);
+            self.write_fragment_fields(frame.private, out);
         } else {
             self.write_id(out);
             let is_tcp = matches!(self.kind, Kind::Tcp { .. });

@@ -1,3 +1,4 @@
+mod shared;
 mod tunnel;
 
 use super::*;

@@ -23,7 +23,9 @@ pub fn repair_headers(frame: &mut Frame<'_>) {
 #[inline(never)]
 fn repair(frame: &mut Frame<'_>) {
     let request = frame.request();
+    let shared_len = frame.shared_len();
     let Ok((bytes, layout)) = frame.parts_mut() else { return };
+    let layout = &FrameLayout { packet_end: layout.packet_end + shared_len, ..*layout };
     let Some(segmentation) = request.segmentation else { return };
     let Ok(packet_len) = u16::try_from(layout.packet_end - layout.network_start) else { return };
     let (len_at, len) = match layout.network {

@@ -1,14 +1,14 @@
 //! One queue pair of a TAP. One read(2) receives a frame from the host; one write(2) or writev(2) delivers a frame.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::uio::writev;
 use nix::unistd::{read, write};
 use offramp_adapter::host_io::HostIo;
-use offramp_adapter::port::{HostPort, InPlace, PortError};
+use offramp_adapter::port::{HostPort, InPlace, PortError, SHARED_PIECES_MAX};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::count;
@@ -60,6 +60,12 @@ impl TapQueue {
         &self.shared.name
     }
 
+    /// Returns the queue on which to deliver a frame.
+    fn queue_for(&self, meta: &RxMeta) -> usize {
+        let wanted = usize::from(meta.queue);
+        if wanted < self.shared.fds.len() { wanted } else { self.index }
+    }
+
     /// Accepts a frame that was read, `len` bytes including the header.
     fn accept(&mut self, len: usize) -> Result<bool, PortError> {
         if len >= self.read_len_max {
@@ -108,9 +114,7 @@ impl HostPort for TapQueue {
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         count::copied(frame.len());
         let header = encode_rx(meta);
-        let wanted = usize::from(meta.queue);
-        let queue = if wanted < self.shared.fds.len() { wanted } else { self.index };
-        let fd = &self.shared.fds[queue];
+        let fd = &self.shared.fds[self.queue_for(meta)];
         loop {
             let written = match self.short.get_mut(..HEADER_LEN + frame.len()) {
                 Some(short) => {
@@ -122,6 +126,35 @@ impl HostPort for TapQueue {
                 None => writev(fd, &[IoSlice::new(&header), IoSlice::new(frame)]),
             };
             match written {
+                Ok(_) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(port_error(e)),
+            }
+        }
+    }
+
+    fn rx_takes_shared(&self) -> bool {
+        true
+    }
+
+    fn rx_deliver_lent(&mut self, meta: &RxMeta, frame: &Frame<'_>) -> Result<(), PortError> {
+        count::copied(frame.len());
+        let header = encode_rx(meta);
+        let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2 + SHARED_PIECES_MAX];
+        let private = [(header.as_ptr(), header.len()), (frame.bytes().as_ptr(), frame.bytes().len())];
+        let pieces = private.into_iter().chain(frame.shared().iter().map(|piece| (piece.as_ptr(), piece.len())));
+        let mut count = 0;
+        for (start, len) in pieces {
+            let part = parts.get_mut(count).ok_or(PortError::Refused(libc::EMSGSIZE))?;
+            *part = libc::iovec { iov_base: start.cast_mut().cast(), iov_len: len };
+            count += 1;
+        }
+        let fd = self.shared.fds[self.queue_for(meta)].as_raw_fd();
+        loop {
+            // SAFETY: each part is readable: the first two are private, and the sender keeps the others readable while
+            // the frame is lent. The kernel only reads the parts.
+            let written = unsafe { libc::writev(fd, parts.as_ptr(), count as libc::c_int) };
+            match Errno::result(written) {
                 Ok(_) => return Ok(()),
                 Err(Errno::EINTR) => {}
                 Err(e) => return Err(port_error(e)),
@@ -177,6 +210,14 @@ impl HostPort for TapPort {
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         self.queues[0].rx_deliver(meta, frame)
+    }
+
+    fn rx_takes_shared(&self) -> bool {
+        self.queues[0].rx_takes_shared()
+    }
+
+    fn rx_deliver_lent(&mut self, meta: &RxMeta, frame: &Frame<'_>) -> Result<(), PortError> {
+        self.queues[0].rx_deliver_lent(meta, frame)
     }
 
     fn accepts(&self) -> Offloads {

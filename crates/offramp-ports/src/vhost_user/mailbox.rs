@@ -150,18 +150,15 @@ pub(super) fn run_everywhere<S: 'static>(senders: &[Sender<S>], work: fn(&mut S)
 }
 
 impl<S> Receiver<S> {
-    /// Runs the requested work. Returns whether any work was requested.
+    /// Returns whether work is requested.
     #[inline]
-    pub(super) fn serve(&self, state: &mut S) -> bool {
-        let has_work = self.0.has_work.load(Ordering::Relaxed);
-        if has_work {
-            self.serve_all(state);
-        }
-        has_work
+    pub(super) fn has_work(&self) -> bool {
+        self.0.has_work.load(Ordering::Relaxed)
     }
 
+    /// Runs the requested work, if any.
     #[cold]
-    fn serve_all(&self, state: &mut S) {
+    pub(super) fn serve(&self, state: &mut S) {
         let waiting = {
             let mut inbox = self.0.inbox();
             self.0.has_work.store(false, Ordering::Relaxed);

@@ -108,7 +108,7 @@ impl VhostPort {
     /// Records the guest's transmit pair for the flow of the last fetched frame.
     fn note_sent(&mut self) {
         let Some(steering) = &mut self.steering else { return };
-        let Some(flow) = steering.flow(&self.queues[self.fetched_from].tx_frame()) else { return };
+        let Some(flow) = steering.flow(&self.queues[self.fetched_from].tx_lend()) else { return };
         let choice = steering.sent(flow, self.fetched_from);
         self.leave(choice);
     }
@@ -138,6 +138,14 @@ impl VhostPort {
             None => {}
         }
         self.choose(meta)
+    }
+
+    /// Chooses the pair on which to deliver a frame. The choice and the hash report both need the frame's hash, which
+    /// is returned.
+    fn hash_and_choose(&mut self, meta: &RxMeta, headers: &[u8]) -> FrameHash {
+        let hash = self.rss().map(|rss| rss.hash(meta, headers)).unwrap_or_default();
+        self.delivered_to = self.pair_of(meta, hash);
+        hash
     }
 
     /// Returns the pair on which to deliver a frame, as chosen by the port.
@@ -247,6 +255,14 @@ impl HostPort for VhostPort {
         self.queues[self.fetched_from].tx_frame_with_tag(change)
     }
 
+    fn tx_lend(&mut self) -> Frame<'_> {
+        self.queues[self.fetched_from].tx_lend()
+    }
+
+    fn tx_lend_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.queues[self.fetched_from].tx_lend_with_tag(change)
+    }
+
     #[inline]
     fn tx_cost_bytes(&self) -> usize {
         self.queues[self.fetched_from].tx_cost_bytes()
@@ -269,11 +285,17 @@ impl HostPort for VhostPort {
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        // The choice of the pair and the hash report both need the hash.
-        let hash = self.rss().map(|rss| rss.hash(meta, frame)).unwrap_or_default();
-        let pair = self.pair_of(meta, hash);
-        self.delivered_to = pair;
-        self.queues[pair].deliver_hashed(meta, frame, hash)
+        let hash = self.hash_and_choose(meta, frame);
+        self.queues[self.delivered_to].deliver_hashed(meta, frame, hash)
+    }
+
+    fn rx_takes_shared(&self) -> bool {
+        true
+    }
+
+    fn rx_deliver_lent(&mut self, meta: &RxMeta, frame: &Frame<'_>) -> Result<(), PortError> {
+        let hash = self.hash_and_choose(meta, frame.bytes());
+        self.queues[self.delivered_to].deliver_lent_hashed(meta, frame, hash)
     }
 
     fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {

@@ -2,7 +2,9 @@
 //! the receive ring.
 //!
 //! A frame sent by the guest is copied into private memory before any byte is examined. If the guest changes the
-//! original after the copy, the adapter still sends the checked copy.
+//! original after the copy, the adapter still sends the checked copy. The payload of a super-frame may stay in the
+//! guest's memory: no byte of the payload is examined, and each byte is read once. The port keeps the frame's chain
+//! until the frame was read.
 
 use super::mailbox::Receiver;
 use super::rss::{FrameHash, Rss};
@@ -89,6 +91,16 @@ impl VhostQueue {
         self.state.deliver(meta, frame, hash)
     }
 
+    /// Delivers a frame like [`HostPort::rx_deliver_lent`], with the frame's hash according to the guest's settings.
+    pub(super) fn deliver_lent_hashed(
+        &mut self,
+        meta: &RxMeta,
+        frame: &Frame<'_>,
+        hash: FrameHash,
+    ) -> Result<(), PortError> {
+        self.state.deliver_lent(meta, frame, hash)
+    }
+
     /// Delivers a frame to a guest with a filter, statistics or hash reports. Not inlined, to keep the code path of all
     /// other guests short.
     #[inline(never)]
@@ -98,10 +110,31 @@ impl VhostQueue {
         self.state.deliver(meta, frame, hash)
     }
 
-    /// Runs the changes requested through the mailbox.
+    /// Runs the changes requested through the mailbox. Returns whether any change was requested.
     #[inline]
-    fn serve(&mut self) {
-        self.has_changed |= self.mailbox.serve(&mut self.state);
+    fn serve(&mut self) -> bool {
+        let has_work = self.mailbox.has_work();
+        if has_work {
+            // A change may stop the ring and unmap the memory.
+            self.settle();
+            self.mailbox.serve(&mut self.state);
+        }
+        has_work
+    }
+
+    /// Copies the rest of a frame that lies in the guest's memory, and returns the frame's chain.
+    fn settle(&mut self) {
+        self.frame.gather();
+        self.state.return_kept();
+    }
+
+    /// Returns the chain of the last fetched frame. The caller no longer reads the frame.
+    #[inline]
+    pub(super) fn finish(&mut self) {
+        if self.state.kept.is_some() {
+            self.frame.clear();
+            self.state.return_kept();
+        }
     }
 
     /// Returns whether the rings or the guest's settings have changed since the last call.
@@ -118,6 +151,7 @@ impl VhostQueue {
     /// Publishes the used chains of sent frames to the guest.
     #[inline]
     pub(super) fn publish_sent(&mut self) {
+        self.finish();
         self.state.publish_transmit();
     }
 
@@ -148,12 +182,17 @@ impl VhostQueue {
         frame.is_some()
     }
 
-    /// Copies the next frame of the batch from guest memory.
+    /// Copies the next frame of the batch from guest memory, or only the first bytes of a super-frame.
     #[inline]
     fn copy_next(&mut self) -> Result<bool, PortError> {
         let memory = &mut self.frame.memory_mut()[self.frame_at..self.frame_at + self.frame_len_max];
         let Some((len, meta)) = self.state.next_frame(memory)? else { return Ok(false) };
-        self.frame.set(self.frame_at..self.frame_at + len, meta);
+        let place = self.frame_at..self.frame_at + len;
+        if self.state.kept.is_some() {
+            self.frame.set_shared(place, meta, self.state.kept_pieces());
+        } else {
+            self.frame.set(place, meta);
+        }
         Ok(true)
     }
 }
@@ -183,12 +222,13 @@ impl InPlace for VhostQueue {
 impl HostPort for VhostQueue {
     #[inline]
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+        self.finish();
         if !self.has_fetched() {
             self.frame.clear();
             // Do not change the rings while frames are being written into the receive ring. The end of the batch
             // completes the frames being written.
             if !self.state.receive.vring.has_open_frames() {
-                self.serve();
+                self.has_changed |= self.serve();
             }
             if self.state.announcement.is_some() {
                 return Ok(self.copy_announcement());
@@ -202,8 +242,9 @@ impl HostPort for VhostQueue {
 
     /// Applies ring changes and publishes completions even while a rate limit holds the port's frames.
     fn tx_hold(&mut self) {
+        self.finish();
         if !self.state.receive.vring.has_open_frames() {
-            self.serve();
+            self.has_changed |= self.serve();
         }
         self.state.hold_transmit();
     }
@@ -215,6 +256,15 @@ impl HostPort for VhostQueue {
 
     fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
         self.frame.frame_with_tag(change)
+    }
+
+    #[inline]
+    fn tx_lend(&mut self) -> Frame<'_> {
+        self.frame.lent()
+    }
+
+    fn tx_lend_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.frame.lent_with_tag(change)
     }
 
     #[inline]
@@ -236,6 +286,16 @@ impl HostPort for VhostQueue {
         }
     }
 
+    fn rx_takes_shared(&self) -> bool {
+        true
+    }
+
+    fn rx_deliver_lent(&mut self, meta: &RxMeta, frame: &Frame<'_>) -> Result<(), PortError> {
+        let wants_hash = self.rss().filter(|_| self.state.reports_hashes());
+        let hash = wants_hash.map(|rss| rss.hash(meta, frame.bytes())).unwrap_or_default();
+        self.state.deliver_lent(meta, frame, hash)
+    }
+
     fn rx_lost_to_limit(&mut self, _: &Frame<'_>, frames: usize, bytes: usize) {
         if let Some(statistics) = &mut self.state.statistics {
             statistics.lost_to_limit(frames as u64, bytes as u64);
@@ -244,7 +304,7 @@ impl HostPort for VhostQueue {
 
     fn rx_flush(&mut self, _now_ns: u64) {
         self.state.publish();
-        self.mailbox.serve(&mut self.state);
+        self.serve();
     }
 
     #[inline]
@@ -295,14 +355,15 @@ impl Interrupts for VhostQueue {
 
 impl HostIo for VhostQueue {
     fn arm(&mut self) {
+        self.settle();
         self.state.publish();
-        self.mailbox.serve(&mut self.state);
+        self.serve();
         self.state.transmit.vring.enable_notifications(self.state.log.as_deref());
     }
 
     fn disarm(&mut self) {
         self.state.transmit.vring.disable_notifications(self.state.log.as_deref());
-        self.mailbox.serve(&mut self.state);
+        self.serve();
     }
 
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {

@@ -186,6 +186,13 @@ impl TxQueue {
         id
     }
 
+    /// Overwrites the buffers of all frames sent and not yet taken back.
+    pub fn overwrite_sent(&self, byte: u8) {
+        for &(addr, len) in self.sent.iter().flat_map(|sent| &sent.buffers) {
+            self.queue.memory.fill(addr, len, byte);
+        }
+    }
+
     /// Takes the next chain used by the device. After the call, the chain's buffers are free for other frames.
     pub fn take_used(&mut self) -> Option<Used> {
         let used = self.queue.ring.take_used()?;

@@ -40,33 +40,108 @@ impl Vring {
         frame: &mut [u8],
     ) -> Option<usize> {
         let len = chain.len().checked_sub(header_len).filter(|len| (1..=frame.len()).contains(len))?;
-        copied(len);
+        self.read_front(chain, header_len, header, &mut frame[..len])?;
+        Some(len)
+    }
+
+    /// Copies the `header_len` bytes of header, and the first bytes of the frame after the header, into private memory.
+    /// The chain must have at least as many bytes as `header` and `front` together. Returns `None` for a chain without
+    /// a header.
+    #[inline]
+    pub fn read_front(
+        &self,
+        chain: &Chain,
+        header_len: usize,
+        header: &mut [u8; HEADER_LEN],
+        front: &mut [u8],
+    ) -> Option<()> {
+        copied(front.len());
         let buffers = self.buffers(chain);
         if let ([only], HEADER_LEN) = (buffers, header_len) {
             *header = only.header()?;
-            only.read(HEADER_LEN, &mut frame[..len]);
-            return Some(len);
+            only.read(HEADER_LEN, front);
+            return Some(());
         }
         if header_len > HEADER_LEN {
             // The bytes that the driver wrote at the offset of the hash are ignored.
             let mut with_hash = [0; HASH_HEADER_LEN];
-            read_scattered(buffers, &mut with_hash[..header_len], &mut frame[..len]);
+            read_scattered(buffers, &mut with_hash[..header_len], front);
             header.copy_from_slice(&with_hash[..HEADER_LEN]);
-            return Some(len);
+            return Some(());
         }
         let header = &mut header[..header_len];
         match buffers {
             [only] => {
                 only.read(0, header);
-                only.read(header.len(), &mut frame[..len]);
+                only.read(header.len(), front);
             }
             [first, second] if first.len() == header.len() => {
                 first.read(0, header);
-                second.read(0, &mut frame[..len]);
+                second.read(0, front);
             }
-            _ => read_scattered(buffers, header, &mut frame[..len]),
+            _ => read_scattered(buffers, header, front),
         }
-        Some(len)
+        Some(())
+    }
+
+    /// Returns the address and the length of each piece of guest memory that holds the chain's bytes from offset `from`
+    /// on. The pieces stay readable until the vring is stopped. The driver can write to the pieces at any time.
+    pub fn pieces(&self, chain: &Chain, from: usize) -> impl Iterator<Item = (*const u8, usize)> {
+        let mut skipped = from;
+        self.buffers(chain).iter().filter_map(move |buffer| {
+            let offset = skipped.min(buffer.len());
+            skipped -= offset;
+            let len = buffer.len() - offset;
+            (len > 0).then(|| (buffer.host.as_ptr().wrapping_add(offset).cast_const(), len))
+        })
+    }
+
+    /// Copies bytes from `offset` of the chain on, after the header, into private memory.
+    pub fn read_rest(&self, chain: &Chain, offset: usize, rest: &mut [u8]) {
+        copied(rest.len());
+        let (mut skipped, mut rest) = (offset, rest);
+        for buffer in self.buffers(chain) {
+            let from = skipped.min(buffer.len());
+            skipped -= from;
+            let len = (buffer.len() - from).min(rest.len());
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
+            buffer.read(from, now);
+            rest = later;
+        }
+    }
+
+    /// Writes a received frame like [`Vring::write_frame`]. The frame's first bytes are in private memory, and the other
+    /// bytes are in `shared` memory that another driver can write at the same time: the address and the length of each
+    /// piece. Each byte is read once.
+    ///
+    /// # Safety
+    /// The pieces must be readable. No reference to a byte of the pieces may exist.
+    pub unsafe fn write_shared_frame(
+        &mut self,
+        chains: usize,
+        header_len: usize,
+        header: NetHeader,
+        front: &[u8],
+        shared: impl Iterator<Item = (*const u8, usize)>,
+        log: Option<&DirtyLog>,
+    ) {
+        let header = NetHeader { num_buffers: chains as u16, ..header }.to_bytes_with_hash();
+        let private = [(header.as_ptr(), header_len), (front.as_ptr(), front.len())];
+        let mut sources = private.into_iter().chain(shared);
+        let mut source = (front.as_ptr(), 0);
+        for _ in 0..chains {
+            let Some(chain) = self.pop() else { return };
+            let mut written = 0;
+            for buffer in self.buffers(&chain) {
+                // SAFETY: the caller vouches for the pieces, and the other sources are private.
+                let len = unsafe { buffer.fill_from(&mut source, &mut sources) };
+                if let Some(log) = log {
+                    log.mark(buffer.guest, len as u64);
+                }
+                written += len;
+            }
+            self.add_used(&chain, written as u32);
+        }
     }
 
     /// Writes a received frame into the next `chains` waiting chains, and adds these chains to the used chains. Writes
@@ -133,6 +208,34 @@ impl Buffer {
         // SAFETY: `offset + len` bytes of the buffer are mapped guest memory. `bytes` is never part of guest memory,
         // because no reference into guest memory exists.
         unsafe { copy_shared(bytes.as_ptr(), self.host.as_ptr().wrapping_add(offset), len) };
+    }
+
+    /// Fills the buffer from `source` and then from the next `sources`, each an address and a length. Returns the number
+    /// of written bytes, and leaves the rest of the last source in `source`.
+    ///
+    /// # Safety
+    /// Each source must be readable, and no reference to guest memory may exist.
+    unsafe fn fill_from(
+        &self,
+        source: &mut (*const u8, usize),
+        sources: &mut impl Iterator<Item = (*const u8, usize)>,
+    ) -> usize {
+        let mut at = 0;
+        while at < self.len() {
+            if source.1 == 0 {
+                let Some(next) = sources.next() else { break };
+                *source = next;
+                continue;
+            }
+            let len = source.1.min(self.len() - at);
+            copied(len);
+            // SAFETY: the caller vouches for the source, and `at + len` bytes of the buffer are mapped guest memory. If
+            // two drivers made source and buffer overlap, both get arbitrary bytes.
+            unsafe { copy_shared(source.0, self.host.as_ptr().wrapping_add(at), len) };
+            *source = (source.0.wrapping_add(len), source.1 - len);
+            at += len;
+        }
+        at
     }
 
     /// Reads a complete header at the front with two volatile loads, which the compiler neither repeats nor omits.

@@ -7,6 +7,7 @@ use crate::vnet_hdr::rx_header;
 use offramp_adapter::port::PortError;
 use offramp_offload::checksum::{Sum, copy_and_sum_to};
 use offramp_offload::coalesce::Appended;
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 use offramp_virtio::net_header::NetHeader;
 use offramp_virtio::ring::FETCH_MAX;
@@ -42,6 +43,21 @@ impl QueueState {
         outcome
     }
 
+    /// Does the same as [`Self::deliver`] for a frame whose payload may lie in its sender's memory.
+    pub(super) fn deliver_lent(&mut self, meta: &RxMeta, frame: &Frame<'_>, hash: FrameHash) -> Result<(), PortError> {
+        let outcome = self.admit(frame.bytes()).and_then(|()| {
+            let mut header = rx_header(meta);
+            if self.reports_hashes() {
+                hash.report(&mut header);
+            }
+            self.write_lent(header, frame)
+        });
+        if let Some(statistics) = &mut self.statistics {
+            statistics.received(meta, frame.len(), outcome);
+        }
+        outcome
+    }
+
     /// Writes a frame into receive chains.
     #[expect(clippy::inline_always, reason = "a header that is passed in memory is slow to read")]
     #[inline(always)]
@@ -49,6 +65,19 @@ impl QueueState {
         let chains = self.gather(self.header_len + frame.len())?;
         let log = self.log.as_deref();
         self.receive.vring.write_frame(chains, self.header_len, header, frame, log);
+        self.receive.tally.add(frame.len() as u64);
+        self.publish_full_batch();
+        Ok(())
+    }
+
+    /// Writes a frame like [`Self::write`]. The frame's payload may lie in its sender's memory.
+    pub(super) fn write_lent(&mut self, header: NetHeader, frame: &Frame<'_>) -> Result<(), PortError> {
+        let chains = self.gather(self.header_len + frame.len())?;
+        let log = self.log.as_deref();
+        let pieces = frame.shared().iter().map(|piece| (piece.as_ptr(), piece.len()));
+        let vring = &mut self.receive.vring;
+        // SAFETY: the sender of the frame keeps the pieces readable while the frame is lent.
+        unsafe { vring.write_shared_frame(chains, self.header_len, header, frame.bytes(), pieces, log) };
         self.receive.tally.add(frame.len() as u64);
         self.publish_full_batch();
         Ok(())

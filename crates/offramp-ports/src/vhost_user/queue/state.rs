@@ -15,7 +15,7 @@ use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::inflight::Part;
 use offramp_virtio::memory::GuestMemory;
 use offramp_virtio::notifier::Event;
-use offramp_virtio::ring::{BadRing, Direction, RingOptions, RingPlace};
+use offramp_virtio::ring::{BadRing, Chain, Direction, RingOptions, RingPlace};
 use offramp_virtio::vring::VringSetup;
 use std::sync::Arc;
 
@@ -84,6 +84,8 @@ pub(in crate::vhost_user) struct QueueState {
     pub(super) out_of_buffers: bool,
     /// Number of receive chains returned unused in this batch.
     pub(super) returned_unused: usize,
+    /// The chain of the last fetched frame, if the frame's payload stays in the guest's memory.
+    pub(super) kept: Option<Chain>,
     /// Cost of the last fetch in addition to the frame's own bytes, in equivalent bytes: the number of bytes that can
     /// be copied in the same time. A fetch without a frame can also have a cost.
     pub(super) tx_cost_bytes: usize,
@@ -113,6 +115,7 @@ impl QueueState {
             transmit: PortVring::default(),
             out_of_buffers: false,
             returned_unused: 0,
+            kept: None,
             tx_cost_bytes: 0,
             filter: None,
             rss: None,

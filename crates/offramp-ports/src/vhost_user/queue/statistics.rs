@@ -77,14 +77,14 @@ impl Statistics {
         self.rx_over_limit.add(frames, bytes);
     }
 
-    /// Counts a frame sent by the guest.
-    pub(super) fn sent(&mut self, meta: &TxMeta, frame: &[u8]) {
-        let len = frame.len() as u64;
+    /// Counts a frame of `len` bytes sent by the guest. `front` has the frame's headers.
+    pub(super) fn sent(&mut self, meta: &TxMeta, front: &[u8], len: usize) {
+        let len = len as u64;
         self.sent.add(1, len);
         self.tx_checksums[usize::from(meta.checksum.is_some())] += 1;
         let Some(segmentation) = meta.segmentation else { return };
         self.tx_gso.add(1, len);
-        let headers = headers_len(meta, segmentation, frame).min(len);
+        let headers = headers_len(meta, segmentation, front).min(len);
         let segments = (len - headers).div_ceil(u64::from(segmentation.size)).max(1);
         if segments == 1 {
             self.tx_unsegmented.add(1, len);
