@@ -183,9 +183,9 @@ pub trait HostPort: InPlace {
     }
 
     /// Lends the last fetched frame as [`HostPort::tx_frame`] does, but the payload may lie in the host's memory
-    /// ([`Frame::shared`], up to [`SHARED_PIECES_MAX`] pieces). The caller reads each byte of the payload once; to read the frame a second time, the caller
-    /// calls [`HostPort::tx_frame`], which copies the payload into the port's own memory. A port that always has the
-    /// frame in its own memory can use the default method.
+    /// ([`Frame::shared`], up to [`SHARED_PIECES_MAX`] pieces). The caller reads each byte of the payload once. Before a
+    /// second read, the caller calls [`HostPort::tx_frame`], which copies the payload into the port's own memory. A port
+    /// that always has the frame in its own memory can use the default method.
     #[inline]
     fn tx_lend(&mut self) -> Frame<'_> {
         self.tx_frame()

@@ -67,8 +67,8 @@ impl QueueState {
     }
 
     /// Copies the next frame of the batch into `frame`. Returns the frame's length and the guest's request, or `None`
-    /// at the end of the batch. Of a super-frame, it may copy only the first [`FRONT_LEN`] bytes: then
-    /// [`QueueState::kept_pieces`] has the other bytes.
+    /// at the end of the batch. Of a super-frame, may copy only the first [`FRONT_LEN`] bytes;
+    /// [`QueueState::kept_pieces`] then returns the other bytes.
     #[inline]
     pub(super) fn next_frame(&mut self, frame: &mut [u8]) -> Result<Option<(usize, TxMeta)>, PortError> {
         let Some(chain) = self.transmit.vring.pop() else { return Ok(None) };
@@ -91,7 +91,8 @@ impl QueueState {
     }
 
     /// Does the same as [`QueueState::next_frame`] for a long frame. A super-frame with few buffers stays in the guest's
-    /// memory (Linux uses up to 19 buffers), except its first bytes, and its chain stays with the port until [`QueueState::return_kept`].
+    /// memory, except its first bytes. Its chain stays with the port until [`QueueState::return_kept`]. Linux uses up to
+    /// 19 buffers.
     #[inline(never)]
     fn next_long_frame(&mut self, chain: Chain, frame: &mut [u8]) -> Result<(usize, TxMeta), PortError> {
         let mut header = [0; HEADER_LEN];
