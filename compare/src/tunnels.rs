@@ -42,8 +42,8 @@ const WIREGUARDS: [&str; 2] = ["ofrwg0", "ofrwg1"];
 const PREFIX_LEN: u8 = 24;
 const HOST_PREFIX_LEN: u8 = 32;
 const WIREGUARD_PORT: &str = "51820";
-/// Overhead that the tunnel's MTU leaves for wireguard-go's protocol, in bytes: the maximum, over IPv6, as in
-/// `WireGuard`'s tools.
+/// Overhead of `WireGuard` in bytes, which the tunnel's MTU leaves free: the maximum, over IPv6, as in `WireGuard`'s
+/// tools.
 const WIREGUARD_OVERHEAD: u32 = 80;
 const MTU: u32 = 1500;
 /// Maximum time until a program is ready, and maximum time of a test beyond its measured time.

@@ -209,8 +209,8 @@ fn measure(bench: &Bench, cell: &Cell, sides: [Side; 2], rounds: u32) -> Result<
     Ok(rows(cell, sides, &samples))
 }
 
-/// Returns a row for every placement with samples of both sides. A row uses the first samples of each side, as many as
-/// the side with fewer samples has.
+/// Returns a row for every placement with samples of both sides. A row uses the same number of samples of both sides:
+/// the first samples, as many as the side with fewer samples has.
 fn rows(cell: &Cell, [peer, ours]: [Side; 2], samples: &[(Side, Sample)]) -> Vec<Row> {
     let of = |side, placement| {
         let same = move |(s, sample): &&(Side, Sample)| *s == side && sample.placement == placement;

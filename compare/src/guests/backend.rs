@@ -262,7 +262,7 @@ impl Network {
                     let mut command = Command::new(&program);
                     command.args(["--foreground", "--quiet", "--runas", "0", "--vhost-user", "--socket", socket]);
                     command.args(["--address", &guest.to_string(), "--netmask", &PREFIX_LEN.to_string()]);
-                    // The address at which the guest reaches services on the host's loopback.
+                    // The guest reaches services on the host's loopback interface at this address.
                     command.args(["--gateway", &HOST.to_string()]);
                     command.args(["--map-host-loopback", &HOST.to_string()]);
                     self.start("passt", command)?;

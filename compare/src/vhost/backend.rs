@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mtu = usize::from(MTU);
     let config = AdapterConfig { mtu, receive_batch_frames: RECEIVE_BATCH_FRAMES, ..AdapterConfig::default() };
     config.check().doing("the adapter's configuration")?;
-    // The pinning happens after the port has started its own threads, so that the port's threads may run on other
+    // Pin this thread only after the port has started its own threads, so that those threads may run on other
     // processors.
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(&[cpu]).doing("choosing a processor")?;
@@ -194,8 +194,8 @@ impl<'a> Meter<'a> {
         Ok(())
     }
 
-    /// Returns the number of frames that the adapter took from the host or delivered to the host. A frame dropped for
-    /// lack of room does not count.
+    /// Returns the number of frames that the adapter took from the host or delivered to the host. A frame that the host
+    /// had no room for does not count.
     fn moved(&self) -> u64 {
         let queues = self.control.queues().iter();
         queues.map(|queue| queue.transmit.host_frames.get() + queue.receive.frames_out.get()).sum()

@@ -373,7 +373,7 @@ impl Backend {
         }
     }
 
-    /// Returns the number of frames sent on the wire.
+    /// Returns the number of frames from the guest: sent on the wire by offramp, or received by DPDK's testpmd.
     fn sent(&mut self) -> Result<Count> {
         match self {
             Self::Dpdk(testpmd) => received(testpmd),

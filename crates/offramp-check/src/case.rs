@@ -1,7 +1,7 @@
 //! One case of a check: the frames to send, and the frames expected at the receiver.
 //!
-//! A case is data, from which both kinds of frames are built, segment by segment and field by field. The code follows
-//! the rules of Linux' software segmentation, and prefers simplicity to speed.
+//! A case is data. This module builds both kinds of frames from it, segment by segment and field by field, by the rules
+//! of Linux' software segmentation. The code prefers simplicity to speed.
 
 use std::fmt;
 
@@ -17,8 +17,8 @@ pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
 const ETHERNET_LEN: usize = 14;
 /// Number of frames in a [`Load::Train`], except [`Train::Long`].
 const TRAIN_FRAMES: u16 = 8;
-/// Index of the frame with the difference in a train. Depending on the [`Train`], all frames from this index on differ,
-/// or the last frame differs instead.
+/// Index of the frame that differs in a train. In some trains, all frames from this index on differ; in others, only
+/// the last frame of the train differs (see [`Train`]).
 const TRAIN_ODD_ONE: u16 = 3;
 /// Payload of the last frame of [`Train::Padded`], in bytes. Over IPv4 and without TCP options, the frame is shorter
 /// than [`FRAME_LEN_MIN`].
@@ -266,7 +266,7 @@ impl Case {
         headers.len() - headers.link_len()
     }
 
-    /// Returns the length of the case's longest packet on the wire, in bytes.
+    /// Returns the length of the case's longest IP packet on the wire, in bytes.
     pub(crate) fn packet_len_max(&self) -> usize {
         let payload = match self.load {
             Load::Super { size, .. } => size,
@@ -348,8 +348,8 @@ impl Case {
         (if self.push { PSH } else { 0 }) | if self.fin { FIN } else { 0 }
     }
 
-    /// Builds the segments. Each segment has its own length, ID and sequence number. Of the case's flags, only the last
-    /// segment has PSH and FIN, and only the first segment has CWR.
+    /// Builds the segments. Each segment has its own length, ID and sequence number. The case's PSH and FIN are set
+    /// only in the last segment, and its CWR only in the first segment.
     fn segments(&self, headers: &Headers, payload: &[u8], size: usize) -> Vec<Vec<u8>> {
         let pieces: Vec<&[u8]> = payload.chunks(size).collect();
         let segment = |(n, piece): (usize, &&[u8])| {
@@ -461,7 +461,7 @@ impl Case {
     }
 }
 
-/// Value of the TCP timestamp in all frames of a case, up to the change in a [`Train::Timestamp`].
+/// Value of the TCP timestamp in all frames of a case. In a [`Train::Timestamp`], the later frames have the next value.
 const FIRST_TIMESTAMP: u32 = 0x0070_0001;
 /// Identity for headers that are not sent; only their lengths are used.
 const NOBODY: Identity = Identity { run: 0, case: 0 };
@@ -486,7 +486,8 @@ fn spoiled(headers: &Headers, payload: &[u8], checksum: Checksum) -> Vec<u8> {
     }
 }
 
-/// Returns the checksum field of a frame.
+/// Returns the checksum field of a frame whose first payload word is 0. With this value in that word, the checksum is
+/// 0.
 fn checksum_of(headers: &Headers, frame: &[u8]) -> [u8; 2] {
     let at = headers.transport_start() + packet::checksum_offset(headers.protocol);
     // For UDP, the field is 0xffff in place of 0. No correction is needed, because a one's complement sum does not

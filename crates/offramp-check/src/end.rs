@@ -37,8 +37,8 @@ const FRAME_LEN_MAX: usize = 128 << 10;
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts to send a frame.
 const SEND_PAUSE: Duration = Duration::from_micros(200);
-/// Maximum time until a link has its carrier again after a change of features. Some drivers reset the adapter for the
-/// change, and the link has no carrier during the reset.
+/// Maximum time until a link has its carrier again after features were switched. Some drivers reset the adapter to
+/// switch a feature, and the link has no carrier during the reset.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
 /// Interval at which the check reads the state of a link without carrier.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
@@ -55,8 +55,8 @@ pub struct Outgoing {
     pub way: Way,
     /// Bytes of the frame.
     pub bytes: Vec<u8>,
-    /// The frame's offload requests, in the format of an adapter's metadata: a partial checksum, a segmentation, and
-    /// the number of contiguous bytes.
+    /// The frame's offload requests: a partial checksum, a segmentation, and `header_len`, the number of bytes that the
+    /// kernel must keep contiguous. They have the type of a received frame's metadata.
     pub meta: RxMeta,
 }
 
@@ -100,7 +100,8 @@ pub trait End {
     /// Returns the availability of the feature with this ethtool name.
     fn offered(&self, feature: &str) -> Offered;
 
-    /// Returns a phrase if the user has switched this feature off where the check leaves it off.
+    /// Returns the cause and the remedy if the user of a daemon has switched this feature off. The check leaves such a
+    /// feature off.
     fn off_by_user(&self, _feature: &str) -> Option<String> {
         None
     }
@@ -109,7 +110,8 @@ pub trait End {
     /// check.
     ///
     /// # Errors
-    /// Returns an error if the interface no longer exists, may not be changed, or has no carrier after the change.
+    /// Returns an error if the interface no longer exists, may not be changed, or does not get its carrier
+    /// back.
     fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError>;
 
     /// Returns whether a feature was on after the last [`End::apply`].
@@ -281,7 +283,7 @@ impl LocalEnd {
         Ok(Self { description, namespace, packet, queue, guard: Some(guard), features, tags: None, arrivals: None })
     }
 
-    /// Waits until the link has its carrier again after a change of features.
+    /// Waits until the link has its carrier again after features were switched.
     fn settle(&self) -> Result<(), CheckError> {
         let begun = Instant::now();
         loop {

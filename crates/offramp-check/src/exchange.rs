@@ -28,7 +28,7 @@ const PATIENCE_MIN: Duration = Duration::from_millis(50);
 /// Wait for the next frame, as a multiple of the first frame's delay.
 const PATIENCE_FACTOR: u32 = 50;
 /// Wait for the next frame if only frames with a wrong checksum are missing. The wait is short, because the path may
-/// drop them.
+/// drop such frames.
 const BAD_PATIENCE: Duration = Duration::from_millis(30);
 /// EtherType for experiments (IEEE 802, 9.2.3).
 const EXPERIMENTS: u16 = 0x88b5;
@@ -36,10 +36,11 @@ const EXPERIMENTS: u16 = 0x88b5;
 const ETHERNET_LEN_MIN: usize = 60;
 /// Wait for unexpected frames after the last expected frame.
 const LINGER: Duration = Duration::from_millis(1);
-/// Maximum number of attempts for a case with missing frames. Other traffic may have displaced the missing frames.
+/// Maximum number of attempts for a case with missing frames. More than one is needed, because a queue filled by other
+/// traffic may have dropped the missing frames.
 const ATTEMPTS_MAX: u32 = 6;
-/// Number of rounds for the verdict that a path drops a kind of frame. In each round, the plain frame arrived and the
-/// probe of this kind did not. The number is an arbitrary choice.
+/// Number of rounds after which the check concludes that a path drops a kind of frame. In each of these rounds, the
+/// plain frame was received, and the frame of this kind was not. The number is an arbitrary choice.
 const PROBE_ROUNDS: usize = 3;
 /// Pause before each round of a probe, in milliseconds. Pauses are needed because other traffic may fill a queue for a
 /// while. The values are an arbitrary choice.
@@ -87,13 +88,13 @@ pub(crate) struct Outcomes {
 }
 
 impl Wrong {
-    /// Returns whether other traffic may have caused the difference.
+    /// Returns whether the difference is only missing frames. Other traffic may have caused such a difference.
     pub(crate) fn may_be_loss(&self) -> bool {
         matches!(self.difference.fault, Fault::NothingArrives | Fault::FrameMissing)
     }
 }
 
-/// The path from one end to the other end.
+/// The path in one direction: its two ends, and the state and limits of the exchange.
 pub(crate) struct Exchange<'a> {
     pub sender: &'a mut dyn End,
     pub receiver: &'a mut dyn End,
@@ -234,9 +235,9 @@ impl Exchange<'_> {
         Ok(false)
     }
 
-    /// Sends `cases` in rounds, each round together with the frame `plain`. A case is settled when it is received, or
-    /// when it was missing in [`PROBE_ROUNDS`] rounds with a received plain frame. The outcome of a case is `None` if
-    /// the path lost too many plain frames to settle the case.
+    /// Sends `cases` in rounds, each round together with the frame `plain`. A case is settled when it is received or
+    /// refused, or when it was missing in [`PROBE_ROUNDS`] rounds with a received plain frame. The outcome of a case is
+    /// `None` if the path lost too many plain frames to settle the case.
     pub(crate) fn probe(&mut self, plain: &Case, cases: &[Case]) -> Result<Vec<Option<Outcome>>, CheckError> {
         let mut outcomes: Vec<Option<Outcome>> = cases.iter().map(|_| None).collect();
         let mut rounds = 0;
@@ -270,7 +271,7 @@ impl Exchange<'_> {
         Ok(outcomes)
     }
 
-    /// Derives the wait for frames of later cases from `took`, the delay of the first case.
+    /// Derives the wait for the frames of later cases from `took`, the measured delay of a case.
     pub(crate) fn learn_patience(&mut self, took: Duration) {
         self.patience = (took * PATIENCE_FACTOR).clamp(PATIENCE_MIN, PATIENCE_MAX);
     }
@@ -379,7 +380,7 @@ impl Capture {
         true
     }
 
-    /// Stops waiting for the frames of a case.
+    /// Stops waiting for the frames of a case, because the kernel refused one of them.
     fn give_up(&mut self, case: u16) {
         self.missing.insert(case, [0, 0]);
     }

@@ -14,9 +14,10 @@
 //! | [`report`] | the results as text, `JSON`, `XML` and a capture |
 //!
 //! The check chooses every byte of a sent frame. A packet socket sends frames with the same requests as the kernel's
-//! own stack (a partial checksum, a segmentation). Another packet socket captures the frames before the receiver's
-//! stack. The IP addresses are from `198.18.0.0/15` and `fd00::/8`. No host has the destination's Ethernet address, so
-//! no host answers.
+//! own stack (a partial checksum, a segmentation). Another packet socket captures the frames before they reach the
+//! receiver's stack. Only for the UDP segmentation of a socket, a UDP socket sends to a multicast group, and the kernel
+//! builds the headers. All other frames have IP addresses from `198.18.0.0/15` or `fd00::/8`, and an Ethernet
+//! destination that no host has, so no host answers.
 
 pub mod case;
 pub mod end;

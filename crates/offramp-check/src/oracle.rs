@@ -2,7 +2,7 @@
 //! field.
 //!
 //! An interface can deliver super-frames, and frames with partial checksums. The oracle first segments super-frames and
-//! completes partial checksums as the metadata says, so that the oracle compares only wire frames.
+//! completes partial checksums as the metadata requests. It then compares only wire frames.
 
 mod fields;
 
@@ -66,9 +66,10 @@ fn request(captured: &Captured) -> TxMeta {
     TxMeta { checksum, segmentation }
 }
 
-/// Returns whether a TCP frame has CWR set. If only the first segment of a super-frame has CWR set, the vnet header
-/// marks ECN. GRO in Linux 7.3 also merges frames that all have CWR set (AccECN), but its vnet header cannot mark them.
-/// A super-frame with CWR and without the mark therefore stands for segments that all have CWR.
+/// Returns whether a TCP frame has CWR set. If only the first segment of a super-frame has CWR set, the vnet header has
+/// the bit `VIRTIO_NET_HDR_GSO_ECN`. GRO in Linux 7.3 also merges frames that all have CWR set (AccECN), for which the
+/// vnet header has no bit. A super-frame with CWR and without `VIRTIO_NET_HDR_GSO_ECN` therefore stands for segments
+/// that all have CWR.
 fn has_cwr(frame: &[u8]) -> bool {
     value_of(frame, Name::Flags).is_some_and(|flags| flags[0] & packet::CWR != 0)
 }
@@ -96,8 +97,8 @@ fn complete(captured: &Captured) -> Result<Vec<Wire>, Difference> {
 }
 
 /// Refuses a super-frame that exceeds a packet's maximum length, or has a wrong length or checksum in its IP header.
-/// These errors matter, because the receiver's stack reads this IP header. Segments made from the super-frame would
-/// hide them, because segments get new IP headers.
+/// The receiver's stack reads this IP header. The segments made for the comparison would hide its errors, because each
+/// segment gets a new IP header.
 fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
     let Some(Segmentation { kind, size, .. }) = captured.meta.segmentation else { return Ok(()) };
     let Ok(start) = link_header_len(&captured.bytes) else { return Ok(()) };
@@ -230,8 +231,8 @@ impl<'a> Comparison<'a> {
         Some(self.of_frame(fault, n, "order", &expected, &got))
     }
 
-    /// Returns the index of a frame with a wrong checksum, and the index of an earlier frame that was captured after
-    /// this frame.
+    /// Returns the index of a frame with a wrong checksum, and the index of a frame that was sent before it and
+    /// captured after it.
     fn overtaking(&self) -> Option<(usize, usize)> {
         let mut bad = (0..self.matched.len()).filter(|n| self.built.expected[*n].is_bad);
         bad.find_map(|n| {
@@ -407,8 +408,8 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Returns whether Linux' GRO delivers the frame before earlier frames of the frame's flow that GRO holds. GRO does so
-/// for a fragment, and for a UDP datagram with padding or a trailer (`udp_gro_receive_segment`).
+/// Returns whether Linux' GRO delivers the frame at once, ahead of earlier frames of the flow that GRO still holds. GRO
+/// does so for a fragment, and for a UDP datagram with padding or a trailer (`udp_gro_receive_segment`).
 fn is_unheld(frame: &[u8]) -> bool {
     Parsed::of(frame).is_some_and(|Parsed { layout, .. }| {
         layout.fragment || layout.transport == Transport::Udp && layout.packet_end < frame.len()

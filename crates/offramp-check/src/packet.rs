@@ -1,6 +1,6 @@
 //! Builds frames from their header fields, and recognizes the case of a frame by its IP addresses. Checksums are
-//! computed word by word as in RFC 1071. The code that builds frames is independent of the adapter's code, so that both
-//! cannot have the same error.
+//! computed word by word as in RFC 1071. The code that builds frames shares nothing with the adapter's code. An error
+//! of the adapter therefore does not also appear in the expected frames.
 
 use offramp_offload::meta::RxMeta;
 
@@ -53,7 +53,8 @@ pub enum Protocol {
 pub enum Way {
     /// The frame is sent unchanged by a packet socket with a vnet header.
     PacketSocket,
-    /// The frame is sent by a packet socket, and its VLAN tag is moved into the metadata, as from a VLAN interface.
+    /// The frame is sent by a packet socket, and its VLAN tag is moved from the frame into the skb's metadata, as a
+    /// VLAN interface does.
     TagInSkb,
     /// A UDP socket sends the frame's payload. The kernel builds the same headers, except the IPv4 ID.
     UdpSocket,
@@ -64,7 +65,7 @@ pub enum Way {
 pub struct Captured {
     /// Bytes of the frame. A VLAN tag removed by the kernel is inserted again.
     pub bytes: Vec<u8>,
-    /// Metadata reported by the interface.
+    /// Metadata of the frame, as reported by the interface's driver and the kernel.
     pub meta: RxMeta,
 }
 
@@ -96,7 +97,8 @@ const RANGE_V4: [[u8; 2]; 2] = [[198, 18], [198, 19]];
 const RANGE_V6: [u8; 14] = [0xfd, 0x6f, 0x66, 0x72, 0x61, 0x6d, 0x70, 0, 0, 0, 0, 0, 0, 0];
 /// Prefix of unassigned IPv4 multicast groups in the organization-local scope (RFC 2365 6.2): `239.194.0.0/16`.
 const GROUPS_V4: [u8; 2] = [239, 194];
-/// Prefix of unassigned IPv6 multicast groups in the link-local scope (RFC 4291 2.7): `ff12::/16`.
+/// Prefix of transient (not permanently assigned) IPv6 multicast groups in the link-local scope (RFC 4291 2.7):
+/// `ff12::/16`.
 const GROUPS_V6: [u8; 14] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0x6f, 0x66, 0x72, 0x61, 0x6d, 0x70];
 
 /// The kind of a frame's destination.

@@ -321,7 +321,7 @@ pub(crate) fn datagram(ip: Ip) -> Case {
     Case { way: Way::UdpSocket, ..Case::new(ip, Protocol::Udp, one(64, Checksum::Asked)) }
 }
 
-/// Returns a frame with its tag in the metadata, to test the kernel's support.
+/// Returns a frame with its tag in the skb's metadata, to test whether the kernel can send such frames.
 pub(crate) fn tag_in_skb() -> Case {
     Case { vlan: Some(TAG), way: Way::TagInSkb, ..probe(Ip::V4) }
 }

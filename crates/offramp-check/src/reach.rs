@@ -1,6 +1,6 @@
 //! Finds the kinds of frames that a path does not carry, before the first verdict. Access ports drop tagged frames,
-//! small switches drop jumbo frames, and snooping switches drop multicast. A path that drops a case because of its kind
-//! of frame shows no fault of an offload.
+//! small switches drop jumbo frames, and snooping switches drop multicast. If the path drops a case only because of its
+//! kind of frame, no offload is at fault.
 
 use crate::case::{Case, Load, Train};
 use crate::error::CheckError;
@@ -109,17 +109,17 @@ impl Reach {
         Ok(Self { obstacles, longest })
     }
 
-    /// Returns a text with the cause if the path carries no tagged frame.
+    /// Returns the cause as a text if the path carries no tagged frame.
     pub(crate) fn without_tags(&self) -> Option<String> {
         self.obstacles.contains(&Obstacle::Tags).then(|| Obstacle::Tags.text())
     }
 
-    /// Returns a text with the cause if the path carries only one IP version.
+    /// Returns the cause as a text if the path carries only one IP version.
     pub(crate) fn without_a_version(&self) -> Option<String> {
         self.obstacles.iter().find(|obstacle| matches!(obstacle, Obstacle::Ip(_))).map(|obstacle| obstacle.text())
     }
 
-    /// Returns the cases that the path carries, and texts with the causes that exclude the other cases.
+    /// Returns the cases that the path carries, and the causes, as texts, for which the other cases are left out.
     pub(crate) fn passable(&self, cases: Vec<Case>) -> (Vec<Case>, Vec<String>) {
         let is_effective = |obstacle: &&Obstacle| cases.iter().any(|case| obstacle.stops(case));
         let causes = self.obstacles.iter().filter(is_effective).map(|obstacle| obstacle.text()).collect();

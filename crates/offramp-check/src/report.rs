@@ -133,7 +133,7 @@ pub fn effect_word(effect: Effect) -> &'static str {
     }
 }
 
-/// Returns the remark printed next to a verdict.
+/// Returns the text printed after a verdict: the number of cases, and any exceptions or causes.
 pub fn remark(row: &Row) -> String {
     let mut cases = format!("{} cases", row.cases);
     if row.is_never_segmented() {

@@ -25,7 +25,8 @@ const FLOWS_QUICK: usize = 64;
 const FLOWS_FULL: usize = 512;
 /// Number of frames sent before the captured frames are fetched from the receiver.
 const BATCH: usize = 64;
-/// Maximum number of attempts to send a frame. Other traffic may have displaced a frame that was not received.
+/// Maximum number of attempts to send a frame. A queue filled by other traffic may have dropped a frame that was not
+/// received.
 const ATTEMPTS_MAX: usize = 6;
 /// Length of source port and destination port together, in bytes.
 const PORTS_LEN: usize = 4;
@@ -86,7 +87,8 @@ pub(crate) struct Judged {
     pub lost: usize,
 }
 
-/// Judges the receiver's queue selection. Only the receiver selects a queue, so no run is repeated to assign blame.
+/// Judges the receiver's queue selection. Only the receiver selects a queue, so the check sends no further frames to
+/// find the side at fault.
 pub(crate) fn judge(exchange: &mut Exchange<'_>, depth: Depth) -> Result<Judged, CheckError> {
     let nothing = |verdict| Ok(Judged { verdict, cases: 0, lost: 0 });
     let (key, table, hashed) = match exchange.receiver.steering()? {
@@ -223,7 +225,7 @@ impl Rule<'_> {
         }
     }
 
-    /// Names the fault after the first alternative rule that explains all observed queues.
+    /// Names the fault by the first alternative rule under which all observed queues are right.
     fn name(&self, flows: &[Flow]) -> Fault {
         let all_right = |rule: &Self| rule.first_wrong(flows).is_none();
         let swapped: Vec<u8> = self.hash.key().chunks(4).flat_map(|word| word.iter().rev().copied()).collect();

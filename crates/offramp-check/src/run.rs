@@ -119,7 +119,8 @@ pub fn run(
     })
 }
 
-/// Returns the names of the checks that a word means: one name, or the offloads with one of the word's features.
+/// Returns the names of the checks that a word selects: the check with this name, or else every offload with a feature
+/// that the word names.
 fn named(word: &str) -> Result<Vec<String>, CheckError> {
     let known = names();
     if known.contains(&word) {
@@ -134,7 +135,7 @@ fn named(word: &str) -> Result<Vec<String>, CheckError> {
     Ok(found)
 }
 
-/// Returns the names of the offloads with one of the word's features.
+/// Returns the names of the offloads with a feature that the word names.
 fn sharing(word: &str) -> Vec<&'static str> {
     let features = words::features(word);
     let is_meant =

@@ -17,8 +17,8 @@ pub(crate) const KINDS: [(Ip, Protocol, FlowKind); 4] = [
 ];
 /// Payload of each frame for the check of receive queues, in bytes.
 pub(crate) const PAYLOAD_LEN: u16 = 1100;
-/// Maximum number of queues. The capture encodes the queue in the captured length, so a frame with [`PAYLOAD_LEN`]
-/// bytes of payload is too short for more queues.
+/// Maximum number of queues. The capture encodes the queue in the captured length. A frame with [`PAYLOAD_LEN`] bytes
+/// of payload is therefore too short for more queues.
 const QUEUES_MAX: u64 = PAYLOAD_LEN as u64 - HEAD_LEN as u64;
 
 /// The rule by which an end distributes received frames over its queues.

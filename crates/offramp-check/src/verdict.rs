@@ -186,8 +186,8 @@ impl fmt::Debug for Evidence {
 }
 
 impl Row {
-    /// Returns whether every super-frame of a right transmit offload arrived whole, so that nothing segmented it: a pair
-    /// of veth passes super-frames on, for example.
+    /// Returns whether this is a segmentation offload with the verdict [`Verdict::Right`] whose super-frames all
+    /// arrived whole. Nothing on such a path segments super-frames. For example, a veth pair passes them on whole.
     pub fn is_never_segmented(&self) -> bool {
         let is_segmentation = plan::is_segmentation(self.offload);
         is_segmentation && matches!(self.verdict, Verdict::Right) && self.cases > 0 && self.coalesced == self.cases

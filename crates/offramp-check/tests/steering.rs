@@ -227,7 +227,8 @@ fn each_fault_of_an_adapter_that_spreads_frames_is_named() {
     ];
     for (number, (choose, fault)) in faults.into_iter().enumerate() {
         let row = verdict(choose, steering());
-        // A wrong byte of the key that is used only for IPv6 still gives right queues for IPv4.
+        // A wrong key byte at an offset that is hashed only for IPv6 must also be found, although the queues for IPv4
+        // are right.
         let Verdict::Wrong(finding) = &row.verdict else { panic!("fault {number}: {row:?}") };
         assert_eq!((finding.fault, finding.blame), (fault, Blame::Receiver), "fault {number}: {finding:?}");
     }

@@ -5,8 +5,8 @@ use offramp_adapter::port::{Arrival, Loan, WirePort};
 
 /// Alignment of frames in bytes, a multiple of a cache line.
 const FRAME_ALIGN: usize = 64;
-/// Number of slots for frames to return. The number is small, so that the slots stay in the near caches, like the
-/// buffers of DPDK's own echo. The guest waits while all slots are in use.
+/// Number of slots for frames to return. The number is small, so that the slots stay in the near caches, as the buffers
+/// of an echo by DPDK do. The guest waits while all slots are in use.
 const ECHO_SLOTS: usize = 128;
 
 /// A wire port that returns every frame to the host, in order. While all slots are in use, the host waits.

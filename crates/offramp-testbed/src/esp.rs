@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 /// Addresses of the tunnel's endpoints, from the range reserved for benchmarks (RFC 2544 C.2.2). No interface has these
-/// addresses, so that the kernel ignores encrypted packets.
+/// addresses, so the kernel ignores encrypted packets.
 const TUNNEL_ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 19, 0, 1), Ipv4Addr::new(198, 19, 0, 2)];
 /// SPI of each host's outbound association.
 const SPIS: [u32; 2] = [0x1000, 0x1001];

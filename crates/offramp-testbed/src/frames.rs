@@ -80,7 +80,7 @@ fn ethernet(ethertype: u16) -> [u8; ETHERNET_HEADER_LEN] {
     [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, high, low]
 }
 
-/// Builds a frame of another EtherType than IP.
+/// Builds a frame that is not IP, with random contents.
 fn foreign(len: usize, fill: &mut impl Rng) -> Vec<u8> {
     let mut frame = vec![0; len];
     fill.fill_bytes(&mut frame);

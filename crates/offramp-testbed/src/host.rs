@@ -37,8 +37,8 @@ pub enum RxCoalescing {
 #[serde(default, deny_unknown_fields)]
 #[allow(clippy::struct_excessive_bools, reason = "switches that have nothing to do with each other")]
 pub struct HostSettings {
-    /// Receive packet steering. If the hosts have their own processors, a host's receive work runs on the host's
-    /// processors and not on the adapter's processors.
+    /// Receive packet steering (RPS). If hosts and adapters have separate processors, a host's receive work runs on the
+    /// host's processors instead of the adapter's.
     pub rps: bool,
     /// `SO_BUSY_POLL` of every data socket, in microseconds; 0 keeps the kernel's default. Busy polling has no effect
     /// on a TAP without `gro`, because that TAP has no NAPI.
@@ -49,8 +49,8 @@ pub struct HostSettings {
     pub awake: bool,
     /// The kernel's network settings in each host's namespace: pairs of a sysctl(8) name and its value.
     pub sysctls: Vec<(String, String)>,
-    /// True if a host coalesces received segments, as with a hardware adapter (Linux' GRO, enabled by `IFF_NAPI` of the
-    /// TAP). For a guest, [`RigConfig::host_gro`](crate::rig::RigConfig::host_gro) enables GRO.
+    /// True if Linux' GRO coalesces segments received from a host's TAP, as behind a hardware adapter. The TAP has
+    /// `IFF_NAPI` then. For a guest, [`RigConfig::host_gro`](crate::rig::RigConfig::host_gro) enables GRO.
     pub gro: bool,
     /// Coalescing by a guest's own driver in place of the adapter's policy. The guest's monitor must forward the
     /// control queue to the port.

@@ -106,8 +106,7 @@ pub fn download(package: &str, directory: &Path) -> Result<PathBuf> {
     // By default, apt downloads as a separate user without write permission in this directory.
     let download = ["download", "-q", "-o", "APT::Sandbox::User=root", package];
     if apt_get_in(directory, &download).is_err() {
-        // If the local package index is older than the last security update, the index names a file that no longer
-        // exists.
+        // An outdated package index can name a file that was since replaced by a security update.
         apt_get(&["update", "-q"])?;
         apt_get_in(directory, &download)?;
     }

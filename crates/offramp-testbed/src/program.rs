@@ -80,8 +80,8 @@ impl Program {
         Ok(Self { name: name.to_owned(), child, stdin, hopeless: None, output })
     }
 
-    /// Makes every later wait fail once standard error contains `words`. `words` is a message of a program that still
-    /// runs but makes no progress.
+    /// Makes every later wait fail once standard error contains `words`, a message that a running program prints when
+    /// it makes no progress.
     pub fn give_up_at(&mut self, words: &'static str) {
         self.hopeless = Some(words);
     }
@@ -207,7 +207,7 @@ impl Program {
         Ok(self.child.try_wait().doing(format!("looking after {}", self.name))?.is_some())
     }
 
-    /// Waits until the program has ended without a signal from this process.
+    /// Waits until the program ends by itself; sends no signal.
     ///
     /// # Errors
     /// Returns an error if the program does not end within `timeout`, or a signal is received.
@@ -296,7 +296,7 @@ pub fn wait_for_socket(socket: &str, timeout: Duration) -> Result<()> {
     found.map_or_else(|| failed(format!("no process listens on {socket} within {timeout:?}")), Ok)
 }
 
-/// Returns a process' private memory in KiB, without shared memory such as a guest's.
+/// Returns a process' resident anonymous memory (`RssAnon`) in KiB. Shared memory, such as a guest's, does not count.
 ///
 /// # Errors
 /// Returns an error if the process does not exist.

@@ -1,7 +1,7 @@
 //! A bare relay: reads frames with their vnet header from one TAP and writes the frames to the other TAP.
 //!
-//! The relay is the baseline for two adapters, because the relay does only the necessary work of a program between two
-//! TAPs. The relay is no adapter: it forwards super-frames unsegmented, and has no wire.
+//! The relay is the baseline for two adapters: it does only the necessary work of a program between two TAPs. The relay
+//! is no adapter: it forwards super-frames unsegmented, and has no wire.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Interval in which an idle relay checks its stop flag, in milliseconds.
+/// Interval at which an idle relay checks its stop flag, in milliseconds.
 const STOP_CHECK_MS: u16 = 50;
 
 /// A running relay with one thread per direction. The relay stops on drop.

@@ -57,7 +57,7 @@ pub struct Rig {
     controls: [Arc<PortControl>; 2],
     hosts: [NetNs; 2],
     config: RigConfig,
-    /// Why the hosts' receive work could not be moved to the hosts' processors, if it was not.
+    /// The reason why the hosts' receive work does not run on the hosts' processors, or `None` if it does.
     without_rps: Option<String>,
 }
 
@@ -380,7 +380,7 @@ fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     Ok(())
 }
 
-/// Sets the host's software segmentation and super-frame limit, in the host's namespace.
+/// Sets the host's GSO, and its segment limit for super-frames (`gso_max_segs`), in the host's namespace.
 pub(crate) fn set_host_gso(config: &RigConfig) -> Result<(), TestbedError> {
     let interface = config.tcp_interface();
     ethtool::set_features(interface, &[("tx-generic-segmentation", config.host_gso)])?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Maximum time until a waiting harness notices a signal.
+/// Maximum time until a harness in [`sleep`] notices a signal.
 const STEP: Duration = Duration::from_millis(20);
 
 fn shared() -> &'static Arc<AtomicBool> {

@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Maximum time from the start of the program to its prompt. Before the prompt, testpmd zeroes its memory and waits for
 /// its ports.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time from a command to its answer. The forwarding thread can take almost the whole processor from the
-/// answering thread.
+/// Maximum time from a command to its answer. The forwarding thread shares the processor with the answering thread, and
+/// can take almost all of its time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time from the `quit` command to the end of the process.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 //! - a bulk sender and sink in the manner of ttcp (claim I20 of `offramp-model`)
 //! - a request/response client with work at both ends (claims M4 and M7)
 //! - requests at given times, with or without simultaneous bulk data
-//! - UDP with segmentation and coalescing
+//! - UDP with GSO and GRO
 //! - calls over UDP like those of NFS (claims I15 to I19)
 //!
 //! Each test has a server and a client. [`serve`] listens on one control port. [`run_client`] requests one test,

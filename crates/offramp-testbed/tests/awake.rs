@@ -17,7 +17,7 @@ fn a_hundred_starts_and_failures_leave_no_thread() {
         drop(AwakeCpus::start(&online()).unwrap());
         assert!(AwakeCpus::start(&[online()[0], 1_000_000]).is_err());
     }
-    // The kernel may still hold the thread number of an ended thread.
+    // The kernel may still list an ended thread briefly after `join`.
     for _ in 0..1000 {
         if held() == before {
             return;

@@ -1,8 +1,9 @@
 //! A vhost-user frontend: one connection to a backend.
 //!
-//! Correct behaviour is available as [`Frontend::negotiate`] and the start of a [`Guest`](crate::Guest), in the order
-//! of QEMU, DPDK and other frontends. Every request is a method that waits for the answer. A test can send wrong
-//! messages with [`Frontend::send_raw`] and [`Frontend::send_bytes`], and read any message with [`Frontend::recv_raw`].
+//! For correct behaviour, [`Frontend::negotiate`] and the start of a [`Guest`](crate::Guest) send the requests in the
+//! order of QEMU, DPDK or another frontend ([`Dialect`]). Every request is a method that waits for the answer. A test
+//! can send wrong messages with [`Frontend::send_raw`] and [`Frontend::send_bytes`], and read any message with
+//! [`Frontend::recv_raw`].
 
 mod handshake;
 mod message;

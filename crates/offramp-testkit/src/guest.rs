@@ -99,8 +99,8 @@ impl Guest {
         self.frontend.start(&self.options, &self.agreed, &self.memory, &vrings)
     }
 
-    /// Starts all rings at the last device position that the driver has seen. [`Guest::connect`](GuestBuilder::connect)
-    /// already calls this function.
+    /// Starts all rings at the used position that the driver knows. [`Guest::connect`](GuestBuilder::connect) already
+    /// calls this function.
     ///
     /// # Errors
     /// Returns an error if the backend refuses the request or closes the connection.

@@ -12,8 +12,8 @@ const POOL: &str = "/proc/sys/vm/nr_hugepages";
 /// Kernel file with memory statistics.
 const MEMINFO: &str = "/proc/meminfo";
 
-/// Maximum time to wait until the huge pages of an ended guest are free. If the pages are still in use after this time,
-/// the mapping fails.
+/// Maximum time to wait until the huge pages of an ended guest are free. If they are still in use after this time, the
+/// new mapping fails.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(30);
 
 /// Huge pages added to the kernel's pool. Dropping the value restores the earlier size of the pool.

@@ -15,8 +15,7 @@
 //! | [`vnet`]     | the header before every frame                                                     |
 //!
 //! The test kit has a separate parser and separate rings, so that it does not repeat a mistake of the backend under
-//! test. Every fault causes a panic that states the expected behaviour: a wrong peer, a timeout, or a misuse of the
-//! test kit.
+//! test. A fault of the peer, a timeout, or a misuse of the test kit causes a panic that states the expected behaviour.
 //!
 //! ```no_run
 //! use std::time::Duration;

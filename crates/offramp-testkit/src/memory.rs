@@ -322,8 +322,8 @@ impl GuestMemory {
         }
     }
 
-    /// Returns the addresses of the pages written by the guest since the last call. During a live migration, a virtual
-    /// machine monitor has the same information. The guest must not write during the call. Only a
+    /// Returns the addresses of the pages written by the guest since the last call. A virtual machine monitor has the
+    /// same information during a live migration. The guest must not write during the call. Only a
     /// [`DirtyLog`](crate::frontend::DirtyLog) contains the device's writes.
     pub fn take_written(&self) -> Vec<u64> {
         let of_region = |region: &Region| {

@@ -55,7 +55,7 @@ fn frame(number: usize, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Builds frames with lengths over the whole range of Ethernet.
+/// Builds frames with lengths from the minimum (60 bytes) to the maximum at MTU 1500.
 fn frames() -> Vec<Vec<u8>> {
     (0..BURST).map(|number| frame(number, 60 + number * 1454 / (BURST - 1))).collect()
 }

@@ -70,7 +70,7 @@ impl Buffer {
     }
 }
 
-/// Returns the total length of a chain's writable buffers in bytes.
+/// Returns the total length of a chain's device-writable buffers in bytes.
 fn writable_len(buffers: &[Buffer]) -> u32 {
     let writable = buffers.iter().filter(|buffer| buffer.writable);
     writable.fold(0, |sum, buffer| sum.saturating_add(buffer.len))

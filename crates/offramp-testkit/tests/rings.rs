@@ -7,7 +7,7 @@ use offramp_testkit::{Buffer, GuestMemory, RegionSpec, RingOptions, Used, Virtqu
 use support::{Chain, Device, Files};
 
 const MEMORY_LEN: u64 = 1 << 20;
-/// Address of the tests' buffers, where no byte is read or written.
+/// Address of the tests' buffers. Neither driver nor device accesses the bytes at this address.
 const BUFFERS_AT: u64 = 0x8000;
 
 struct Pair {

@@ -1,4 +1,4 @@
-//! The parts of a release: the program with its parts list, a Debian package, a static program, a container image, and
+//! The parts of a release: the program with its SBOM, a Debian package, a static program, a container image, and
 //! checksums.
 
 mod image;

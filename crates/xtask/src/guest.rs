@@ -1,5 +1,5 @@
-//! Tests of a Linux guest's driver, with every option, against a backend. The guest runs in QEMU or as a program (User
-//! Mode Linux).
+//! Tests of a Linux guest's driver, with every option, against a backend. The guest runs in QEMU, or as an ordinary
+//! program (User Mode Linux).
 //!
 //! For each combination of driver options, the harness boots a Debian kernel. The harness compares the negotiated
 //! features and the guest's `ethtool` output with the offer. Finally, the harness sends bytes over TCP in both
@@ -102,7 +102,8 @@ impl GuestArgs {
     }
 }
 
-/// Returns the machine of a guest in QEMU behind a vhost-user port, whose network card has the options `options`.
+/// Returns the configuration of a QEMU guest behind a vhost-user port. The guest's network card has the options
+/// `options` and `more`.
 pub fn behind_port(base: &Base, options: &Options, network: Vec<String>, more: &str) -> Result<MachineConfig> {
     let device = options.device_arguments(1, BackendKind::Offramp);
     base.machine(network, &format!("{device}{more}"))
@@ -129,7 +130,7 @@ impl Bench<'_> {
     }
 }
 
-/// A case with several guests, or with several backends in succession.
+/// A case with offramp's daemon, run in addition to the combinations of options.
 struct Case {
     name: &'static str,
     /// True if the short run includes the case.
@@ -139,7 +140,7 @@ struct Case {
     run: fn(&Bench) -> Result<()>,
 }
 
-/// Cases of a guest with offramp's daemon.
+/// All cases with offramp's daemon.
 const CASES: [Case; 4] = [
     Case {
         name: "two guests on one switch, the offloads of one off and on",

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Guests and daemon are placed as in `docs/deployment.md`: each guest has a separate processor, and the switch's
-//! thread has priority. The victim is also measured next to a guest that only computes. No adapter can prevent the loss
-//! of throughput that such computation causes the victim.
+//! thread has priority. The victim is also measured next to a guest that only computes, because no adapter can prevent
+//! the victim's loss of throughput to such a guest.
 
 pub mod attack;
 mod device;
@@ -91,7 +91,7 @@ impl State {
         median(&self.samples.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::NAN)
     }
 
-    /// Returns the median of the ratios of each sample to the sample during another attack in the same round.
+    /// Returns the median, over the rounds, of the ratio of this attack's sample to the other attack's sample.
     fn ratio(&self, other: &Self, of: fn(&Sample) -> f64) -> f64 {
         let pairs = self.samples.iter().zip(&other.samples);
         median(&pairs.map(|(mine, theirs)| of(mine) / of(theirs)).collect::<Vec<_>>()).unwrap_or(f64::NAN)

@@ -2,8 +2,8 @@
 //! repository.
 //!
 //! Counts depend on the code, the compiler and the C library, but not on the processor or its load. Any machine
-//! therefore detects changes that a clock detects only on an idle machine. Counts ignore caches, so a time may fall
-//! while a count grows.
+//! therefore detects changes that a clock detects only on an idle machine. Counts ignore caches: code can become faster
+//! although its count grows.
 
 use offramp_testbed::cargo;
 use offramp_testbed::failure::{Doing, Result, failed, not_possible};
@@ -22,7 +22,7 @@ const TABLE: &str = "crates/offramp-ports/benches/instructions.txt";
 const UPDATE: &str = "cargo run --release -p xtask -- instructions --update";
 /// The build profile of `.ci/run`, for which the table is valid.
 const PROFILE: [(&str, &str); 2] = [("CARGO_PROFILE_BENCH_LTO", "off"), ("CARGO_PROFILE_BENCH_CODEGEN_UNITS", "16")];
-/// Limits the C library to copy instructions that every x86-64 processor has.
+/// Limits the C library to copy routines that run on every x86-64 processor.
 const PORTABLE_LIBC: (&str, &str) =
     ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-SSSE3");
 /// Name of the benchmark's function that runs the counted workload.

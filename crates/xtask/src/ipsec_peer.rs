@@ -146,8 +146,8 @@ fn run_one(case: &Case, base: &Base, link: &Link, machine: &mut Machine, ns: &Ne
     for command in &commands {
         machine.run(&format!("/bin/{command}"))?;
     }
-    // Only the text for the sending end contains the next sequence number, so the host installs the text for its own
-    // end.
+    // The outbound sequence number (`replay-oseq`) is only in the text for the sending end, so the host installs the
+    // text for its own end.
     let (text, owner) = match case.extra {
         Extra::Wrap => (case.commands(End::Host), Owner::Host),
         Extra::None | Extra::Encapsulation => (commands, Owner::Peer),

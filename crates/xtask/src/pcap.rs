@@ -49,7 +49,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
 pub enum Order {
     /// Frames must arrive in the order of sending.
     Kept,
-    /// Frames can arrive in any order, as with several queues.
+    /// Frames may arrive in any order, because several queues do not preserve the order.
     Any,
 }
 

@@ -111,7 +111,7 @@ fn ask(control: &str, request: &Value) -> Result<f64> {
     if answer["difference"].is_null() { failed(format!("the daemon refuses {request}: {answer}")) } else { Ok(ms) }
 }
 
-/// Returns the daemon's own memory, in KiB (`proc_pid_smaps(5)`).
+/// Returns the daemon's proportional set size (Pss) in KiB (`proc_pid_smaps(5)`).
 fn memory_kib(daemon: &Daemon) -> Result<f64> {
     let file = format!("/proc/{}/smaps_rollup", daemon.id());
     let text = std::fs::read_to_string(&file).doing(&file)?;
@@ -119,7 +119,7 @@ fn memory_kib(daemon: &Daemon) -> Result<f64> {
     kib.map_or_else(|| failed(format!("{file} has no Pss")), Ok)
 }
 
-/// Returns the processor time of all the daemon's threads while idle, in percent.
+/// Returns the processor load of the idle daemon, in percent of one processor.
 fn idle_percent(daemon: &Daemon) -> Result<f64> {
     let used_ns = || cpu::process_cpu_ns_of(daemon.id() as i32).doing("the daemon's processor time");
     let before_ns = used_ns()?;

@@ -240,8 +240,8 @@ pub(super) fn differences(expected: &[u8], got: &[u8], allowed: Allowed) -> Vec<
     found
 }
 
-/// Removes padding, or a trailer that was sent, from a captured frame. A difference in them is no fault, because
-/// coalescing may remove them.
+/// Removes padding, or the trailer that was sent, from a captured frame. Coalescing may remove padding and trailer, so
+/// neither is compared.
 fn without_tail<'a>(expected: &[u8], got: &'a [u8], packet_end: usize) -> &'a [u8] {
     let is_padded = got.len() > packet_end && got.len() <= PADDED_LEN_MAX;
     let has_trailer = expected.len() > packet_end && got.len() == expected.len();

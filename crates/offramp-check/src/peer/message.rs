@@ -1,5 +1,5 @@
-//! Requests and answers as bytes: a length, a kind and a body. This module limits and checks all input from the other
-//! machine.
+//! Requests and answers as bytes: a length, a kind and a body. All input from the other machine is checked here, and
+//! its length is limited.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,9 +22,9 @@ pub(super) const VERSION: u16 = 2;
 pub(super) const LEN_MAX: usize = 320 << 10;
 /// Number of frame bytes after which no further frame is added to an answer.
 pub(super) const FRAMES_LEN: usize = 128 << 10;
-/// Maximum number of received frames with their queue in one answer.
+/// Maximum number of frame heads, each with its receive queue, in one answer.
 pub(super) const ARRIVALS_MAX: usize = 256;
-/// Maximum time for which the server waits for a captured frame. Longer requests are reduced to this time.
+/// Maximum time for which the server waits for a captured frame. A request for a longer wait is reduced to this time.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Interval at which a reader or writer checks the stop flag.
 pub(super) const STOP_INTERVAL: Duration = Duration::from_millis(200);
@@ -65,7 +65,7 @@ pub(super) struct Welcome {
     pub driver: String,
     pub mtu: u32,
     pub mac: [u8; 6],
-    /// States of the features, by name.
+    /// Availability of each feature, by its ethtool name.
     pub offered: BTreeMap<String, Offered>,
     /// True if the server supports [`Request::Steering`]; earlier versions did not.
     #[serde(default)]

@@ -16,7 +16,7 @@ use crate::steering::Steering;
 
 /// Maximum time to connect.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum time until an answer of the server, whose driver may first reset the adapter.
+/// Maximum time to wait for an answer of the server. The adapter's driver may reset the adapter first.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An interface of another machine that runs `offramp check --serve`.

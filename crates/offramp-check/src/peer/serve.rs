@@ -30,7 +30,7 @@ const OUT_PER_IN_MAX: usize = 3;
 /// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Serve {
-    /// Name of the interface for clients, `IF` or `NS/IF`.
+    /// Name of the interface that clients use: `IF` or `NS/IF`.
     pub interface: String,
     /// Directory of the state files with the settings to restore.
     pub state_dir: PathBuf,
@@ -194,8 +194,8 @@ fn answer_of(end: &mut dyn End, request: Request) -> Result<Answer, CheckError> 
     }
 }
 
-/// Returns whether a frame belongs to a check: it has a check's IP addresses, and the Ethernet destination is unused or
-/// a check's group.
+/// Returns whether a frame belongs to a check: it has a check's IP addresses, and its Ethernet destination is the
+/// unused address [`DESTINATION`] or a check's multicast group.
 fn is_of_a_check(frame: &[u8]) -> bool {
     let is_for = |to: [u8; 6]| frame.starts_with(&to);
     match Identity::and_station(frame) {
@@ -224,8 +224,8 @@ fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
     Err(CheckError::Client(format!("the client sent {reason}")))
 }
 
-/// Returns whether the frame's length after segmentation is known, and at most [`OUT_PER_IN_MAX`] times the frame's own
-/// length.
+/// Returns whether the frame can be segmented, and its segments together have at most [`OUT_PER_IN_MAX`] times the
+/// bytes of the frame. A frame without a segmentation request passes.
 fn is_as_long_as_it_may_be(frame: &Outgoing) -> bool {
     let Some(segmentation) = frame.meta.segmentation else { return true };
     let checksum = match frame.meta.checksum {

@@ -14,11 +14,11 @@ use crate::verdict::{Blame, Evidence, Finding, Verdict};
 
 /// Numbers of repeats of a case in each round of the search for the side at fault. The search ends after the first
 /// round in which the case is wrong with its setting both before and after the comparison of the sides. Repeats are
-/// needed because frames are coalesced only if they are received together. The last number is large enough to find a
-/// fault with a probability of 1/400 per repeat.
+/// needed because frames are coalesced only if they are received together. The last number suffices to find a fault
+/// that appears in only 1 of 400 repeats.
 const REPEATS: [usize; 4] = [5, 40, 400, 1600];
 /// Number of repeats with the offloads of one side off, divided by the number of repeats with the offloads of both
-/// sides. With 8, a check blames a side without fault with a probability of at most 1/200.
+/// sides. With 8, the check blames a faultless side in at most 1 of 200 cases.
 const OFF_FACTOR: usize = 8;
 /// Maximum number of repeats with the number, and so the bytes, of the wrong case. Further repeats get new numbers.
 const REPEATS_ALIKE: usize = 5;
@@ -32,8 +32,8 @@ const HELD_LOOKS: usize = 5;
 const HELD_ROUNDS: usize = 8;
 /// Number of frames sent to detect a lossy path.
 const LOSS_PROBES: usize = 64;
-/// Pause before each repeat of a case whose frames other traffic may have displaced. The values are an arbitrary
-/// choice, and add up to about one second.
+/// Pause before each repeat of a case whose frames a queue filled by other traffic may have dropped. The values are an
+/// arbitrary choice, and add up to about one second.
 const LOSS_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(800)];
 /// Number of rounds, each with plain frames and then one repeat of a case that the path may have lost. The number is an
@@ -130,8 +130,8 @@ impl Direction<'_> {
         self.apply(setting)?;
         let mut least: Option<Duration> = None;
         for _ in 0..looks {
-            // This function does not judge lost or changed frames, because the cases of the offload show a loss or a
-            // change.
+            // A lost or changed frame ends the measurement without a verdict, because the offload's other cases report
+            // the loss or the fault.
             let Some(delay) = self.exchange.delay(case, HELD_PATIENCE)? else { return Ok(None) };
             least = least.into_iter().chain([delay]).min();
             if least.is_some_and(|least| least <= HELD_MAX) {
@@ -148,8 +148,8 @@ impl Direction<'_> {
         Ok(outcomes.lost > 0 || !outcomes.wrong.is_empty())
     }
 
-    /// Finds the side at fault. After a comparison, a fault other than loss must recur with the original setting. With
-    /// too few repeats, a fault with a probability of 1/400 per repeat would be blamed on an arbitrary side.
+    /// Finds the side at fault. After the comparison of the sides, a fault other than loss must recur with the original
+    /// setting. Otherwise, a fault that appears in only 1 of 400 repeats would be blamed on an arbitrary side.
     fn blame(&mut self, case: &Case, setting: &Setting, is_loss: bool) -> Result<Blame, CheckError> {
         let in_software = Setting { transmit: self.least_for(case)?, ..Setting::default() };
         if is_loss {
@@ -170,7 +170,7 @@ impl Direction<'_> {
     }
 
     /// Repeats a wrong case `on` times with its setting, and `off` times with the offloads of one side off. Returns
-    /// `None` if all frames of the case are as expected with its setting.
+    /// `None` if the case is right with its setting, so that no side is at fault.
     fn compare_sides(
         &mut self,
         case: &Case,
@@ -241,8 +241,8 @@ impl Direction<'_> {
         Ok(outcomes.wrong.iter().all(|(_, wrong)| wrong.may_be_loss()))
     }
 
-    /// Returns whether all frames of any repeat of the case are as expected, at once or after pauses. Other traffic may
-    /// fill a queue for a while, whereas loss in the interface recurs with each repeat.
+    /// Returns whether a repeat of the case is right, at once or after a pause. Other traffic may fill a queue for a
+    /// while, whereas loss in the interface recurs with each repeat.
     fn is_right_later(&mut self, case: &Case, setting: &Setting) -> Result<bool, CheckError> {
         for pause in LOSS_PAUSES {
             std::thread::sleep(pause);

@@ -123,7 +123,7 @@ impl End for RigEnd {
     fn offered(&self, feature: &str) -> Offered {
         match feature {
             _ if feature == STRIPS || RECEIVE.iter().any(|(name, _)| *name == feature) => Offered::Switchable,
-            // Linux never coalesces frames received from a TAP.
+            // Linux does not coalesce frames received from a TAP without `IFF_NAPI`.
             "rx-gro" => Offered::No,
             _ => self.tap.offered(feature),
         }
@@ -133,7 +133,7 @@ impl End for RigEnd {
         let is_receive = features.iter().any(|(name, _)| name.starts_with("rx-"));
         if is_receive {
             self.set(features);
-            // The adapter applies the change with its next batch.
+            // The adapter applies the new offloads with its next batch.
             std::thread::sleep(Duration::from_millis(5));
             return Ok(());
         }

@@ -34,7 +34,7 @@ const HEADER_LEN: usize = 12;
 /// Maximum number of bytes per read, so that messages are received in pieces.
 const READ_MAX: usize = 37;
 
-/// A client that sends these bytes and disconnects.
+/// A client that sends `input` and disconnects.
 struct Client<'a> {
     input: &'a [u8],
     answers: Vec<u8>,
@@ -144,7 +144,7 @@ impl End for Loopback {
     }
 }
 
-/// Returns the number of bytes that a frame needs on the wire, as the sum of its segments.
+/// Returns the number of bytes of a frame on the wire: the total length of its segments.
 fn wire_len(frame: &Outgoing) -> usize {
     let Some(segmentation) = frame.meta.segmentation else { return frame.bytes.len() };
     let checksum = match frame.meta.checksum {

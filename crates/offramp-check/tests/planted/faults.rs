@@ -561,7 +561,7 @@ fn receive() -> Vec<Row> {
     ]
 }
 
-/// Marks a frame as good, as an adapter does for a TAP.
+/// Marks a frame's checksum as good by a partial checksum, as an adapter does for a TAP.
 pub fn mark_good(meta: &mut RxMeta, frame: &mut [u8]) {
     if let Some(partial) = Frame::received(frame).make_partial() {
         meta.checksum = ChecksumState::Partial(partial);
@@ -617,7 +617,7 @@ pub fn flags(frames: &mut [Vec<u8>], change: impl Fn(usize, u8) -> u8) {
     }
 }
 
-/// Shortens a frame, and updates its length fields and checksums. `by` is the change of the length, and is negative.
+/// Changes the length of a frame by `by`, which is negative, and updates the length fields and checksums.
 fn resize(frame: &mut Vec<u8>, by: isize) {
     let Some(at) = layout(frame) else { return };
     frame.truncate(at.packet_end.saturating_add_signed(by));

@@ -21,7 +21,7 @@ use offramp_check::verdict::{Blame, Report, Verdict};
 use offramp_offload::caps::Offloads;
 use stage::{Planted, Stage};
 
-/// Index of the side with the faulty adapter, among sender and receiver.
+/// Index of the side with the faulty adapter, in [`common::NAMES`].
 const FAULTY: usize = 0;
 
 /// Number of faults tested in parallel.

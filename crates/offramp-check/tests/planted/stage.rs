@@ -1,7 +1,7 @@
 //! Plants a fault in an adapter, by a stage between the adapter and its host.
 //!
 //! On transmit, the stage first processes the host's request correctly, and then changes the resulting frames. On
-//! receive, the stage changes the adapter's frames, or coalesces them by a wrong rule.
+//! receive, the stage changes the adapter's frames, or coalesces them although a rule forbids it.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

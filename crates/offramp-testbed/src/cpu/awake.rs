@@ -50,8 +50,9 @@ impl AwakeCpus {
     }
 
     /// Returns for each processor the nanoseconds since the start in which only the spinning thread ran. The results
-    /// are in the order of the processors given to [`AwakeCpus::start`]. Interrupts count as other work. A thread's
-    /// processor time would be too high, because most kernels charge interrupts to the interrupted thread.
+    /// are in the order of the processors given to [`AwakeCpus::start`]. Interrupts count as other work. The processor
+    /// time of the spinning thread would be too high, because most kernels charge an interrupt's time to the
+    /// interrupted thread.
     pub fn idle_ns(&self) -> impl Iterator<Item = u64> {
         self.spinners.iter().map(|spinner| spinner.idle_ns.load(Ordering::Relaxed))
     }
@@ -116,7 +117,7 @@ mod tests {
             std::thread::yield_now();
         }
         drop(awake);
-        // The kernel may still hold the thread number of an ended thread.
+        // The kernel may still list an ended thread briefly after `join`.
         while threads.iter().any(|&t| thread_cpu_ns_of(t).is_ok()) {
             std::thread::yield_now();
         }

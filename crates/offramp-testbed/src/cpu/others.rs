@@ -13,8 +13,8 @@ use super::tick_us;
 const KERNEL_THREAD: u64 = 0x0020_0000;
 const US_PER_SECOND: f64 = 1e6;
 
-/// A reading of the processor time that other programs have used so far. Only programs listed in `/proc` count, so
-/// that programs outside a container are missing.
+/// A reading of the processor time that other programs have used so far. Only programs listed in `/proc` count. In a
+/// container, programs outside the container are missing.
 #[derive(Clone, Copy, Debug)]
 pub struct OtherPrograms {
     at: Instant,
@@ -72,7 +72,7 @@ impl Process {
 
 fn used_by_others(all: &[Process], own: u32) -> u64 {
     let parent_of = |pid: u32| all.iter().find(|process| process.pid == pid).map(|process| process.parent);
-    // A pid can be reused during the reading, so the number of steps to the root is bounded.
+    // A pid reused during the reading can create a cycle of parents, so the number of steps is bounded.
     let is_ours = |process: &&Process| {
         let mut ancestors = std::iter::successors(Some(process.pid), |pid| parent_of(*pid)).take(all.len() + 1);
         ancestors.any(|pid| pid == own)

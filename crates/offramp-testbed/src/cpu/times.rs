@@ -2,7 +2,7 @@
 //!
 //! Time stolen by a hypervisor (`steal`) can overlap idle time:
 //!
-//! - A kernel without a tick in idle measures idle time by the clock (Linux `get_cpu_idle_time_us`, shown by
+//! - A tickless kernel (`NO_HZ`) measures idle time by the clock (Linux `get_cpu_idle_time_us`, shown by
 //!   `fs/proc/stat.c`). Idle time lasts from a processor's sleep to the processor's next run.
 //! - KVM counts as stolen all time in which the virtual processor was runnable and did not run (`record_steal_time`).
 //!   Stolen time therefore begins with the interrupt that wakes the virtual processor.
@@ -32,8 +32,7 @@ pub struct CpuTime {
     pub nice_us: u64,
     /// Time of the kernel on behalf of programs.
     pub system_us: u64,
-    /// Idle time, with or without a wait for a disk. Idle time includes time stolen by a hypervisor after the processor
-    /// should have woken up.
+    /// Idle time, including `iowait`. Also includes the stolen time by which a hypervisor woke the processor late.
     pub idle_us: u64,
     /// Time of hardware interrupts.
     pub irq_us: u64,
@@ -49,9 +48,9 @@ impl CpuTime {
         self.user_us + self.nice_us + self.system_us + self.irq_us + self.softirq_us
     }
 
-    /// Returns the working time, neither idle nor stolen, within a window of `elapsed_us`. `self` covers the same
-    /// window. A spinning thread ([`AwakeCpus`](super::AwakeCpus)) ran on the processor for `kept_awake_us` of the
-    /// window, and no part of that time is stolen.
+    /// Returns the working time, neither idle nor stolen, within a window of `elapsed_us`. `self` is the processor's
+    /// time in this window. A spinning thread ([`AwakeCpus`](super::AwakeCpus)) ran on the processor for
+    /// `kept_awake_us` of the window. That time is neither working time nor stolen.
     ///
     /// The kernel measures idle time exactly, reports idle time in whole ticks, and samples the other columns. The
     /// share of stolen time that overlaps idle time is unknown, between 0 and 100 %. The likely value assumes that

@@ -115,8 +115,8 @@ pub fn find(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Resu
     Ok(State::read(interface)?)
 }
 
-/// Checks that this process may change the interface: requests one feature's present state from the kernel. The kernel
-/// refuses the request if the process lacks the permission.
+/// Checks that this process may change the interface: asks the kernel to set one feature to the state that is already
+/// requested. The kernel refuses if the process lacks the permission.
 ///
 /// # Errors
 /// Returns an error if the kernel refuses the request.
@@ -209,13 +209,13 @@ pub fn explained(interface: &str, error: SysError) -> TestbedError {
 }
 
 /// Restores the settings in the state files of `state_dir`, left by runs that ended without a restoration. Each
-/// interface is searched in the calling thread's network namespace. Interfaces of running runs are left alone.
+/// interface is searched in the calling thread's network namespace. An interface that an active run uses is left alone.
 /// `progress` receives a line for each action.
 ///
 /// Returns the number of restored interfaces.
 ///
 /// # Errors
-/// Returns an error if a file is not a state file, or belongs to another interface, or if running runs use all
+/// Returns an error if a file is not a state file, or belongs to another interface, or if active runs use all
 /// interfaces. Also fails if a setting could not be restored. After an error with one file, the other files are still
 /// processed.
 pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize, TestbedError> {

@@ -12,7 +12,7 @@ const MEMORY_MIB: u64 = 192;
 const ARCHIVE_COPIES: u64 = 2;
 const MIB: u64 = 1 << 20;
 
-/// Number of a guest's processors, one for its only queue pair.
+/// Number of processors of a guest with a vhost-user card: one, for its only queue pair.
 pub const CPUS: usize = 1;
 /// Number of entries of each ring, QEMU's maximum. Long rings help, because an emulated guest refills its rings slowly.
 const RING_ENTRIES: u16 = 1024;

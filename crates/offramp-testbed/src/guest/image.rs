@@ -72,9 +72,8 @@ fn read(path: &Path) -> Result<Vec<u8>, GuestError> {
     fs::read(path).map_err(GuestError::at(path))
 }
 
-/// Returns the loaded part of an ELF file for 64-bit little-endian machines. The result lacks symbols and debug
-/// information, because symbols and debug information are most of a program and would only fill the guest's memory. A
-/// file of another format is returned whole.
+/// Returns the loaded part of an ELF file for 64-bit little-endian machines. Symbols and debug information are omitted:
+/// they are most of a program, and would only fill the guest's memory. A file of another format is returned whole.
 fn loaded_part(file: &[u8]) -> &[u8] {
     loaded_len(file).and_then(|len| file.get(..len)).unwrap_or(file)
 }

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The guest's first program: loads the modules, sets up eth0, then runs each line that the console
-# gives, and ends each answer with "@@end" and the exit status. The kernel's command line has its address.
+# The guest's first program: loads the modules, sets up eth0, then runs each line that the console gives, and ends each
+# answer with "@@end" and the exit status. The guest's address is on the kernel's command line.
 export PATH=/bin
 /bin/busybox --install -s /bin
 mount -t proc proc /proc

@@ -18,7 +18,8 @@ const HEADER_MARK: &[u8] = b"HdrS";
 const HEADER_MARK_AT: usize = 0x202;
 const VERSION_POINTER_AT: usize = 0x20e;
 const VERSION_BASE: usize = 0x200;
-/// Number of bytes read to find a kernel's version: a 16-bit pointer's range, its base, and a long version.
+/// Number of bytes read to find a kernel's version: the range of the 16-bit pointer, its base, and room for a long
+/// version.
 const HEADER_LEN: u64 = 0x1_0400;
 
 /// Module directory of the User Mode Linux package, with one subdirectory for each version.

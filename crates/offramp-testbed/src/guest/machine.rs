@@ -40,7 +40,7 @@ impl<S: Speech> Machine<S> {
         cpus: Option<&[usize]>,
     ) -> io::Result<Self> {
         let mut command = config.command(S::LINES);
-        // Ctrl-C must reach only the harness, which then ends the guest.
+        // The guest gets a process group of its own: Ctrl-C must reach only the harness, which then ends the guest.
         command.process_group(0);
         let began = Instant::now();
         let mut program = Program::spawn("guest", command, ns, cpus)?;

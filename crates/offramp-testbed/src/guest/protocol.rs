@@ -48,7 +48,7 @@ pub struct Network {
     pub neighbour_mac: [u8; 6],
 }
 
-/// Offloads of the guest's driver, and their software replacements in the guest's TCP/IP.
+/// Offloads of the guest's driver, and their replacements in the guest's kernel (GSO, GRO).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switches {
     /// Names of the interface's features (`ethtool -k`), and the state to request for each feature. The guest passes
@@ -61,8 +61,8 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// Returns the offloads and their software replacements in a guest of a rig with this configuration. Without GSO
-    /// and large send, the guest's TCP sends single frames.
+    /// Returns the offloads, and the state of GSO and GRO, for the guest of a rig with this configuration. Without GSO
+    /// and TSO, the guest's TCP sends single frames.
     pub fn new(config: &RigConfig) -> Self {
         let (gso, gro) = (config.host_gso, config.host_gro);
         let offloads = config.offloads.with_prerequisites();

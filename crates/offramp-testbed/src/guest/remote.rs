@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Timeout for the guest's answer to a command that runs no test.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time until this process receives a signal to the process group, after the signal has ended the guest.
+/// Time to wait for a signal to this process after the guest has ended. A signal sent to all processes of a run may
+/// reach the guest first.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 /// Text that marks a harmless line of the console.
 const WARNING: &str = "warning: ";
@@ -134,7 +135,8 @@ impl Machine {
                 self.speech.mark += line.len() + 1;
                 Ok(line)
             }
-            // A signal to the whole process group may have ended the guest before the signal reached this process.
+            // A signal sent to all processes of this run may have ended the guest before this process received the
+            // signal.
             Err(Unfound::Ended(status)) => {
                 std::thread::sleep(STOP_GRACE);
                 Err(if stop.load(Ordering::Relaxed) { Unfound::Stopped } else { Unfound::Ended(status) })

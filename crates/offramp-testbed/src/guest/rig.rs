@@ -47,7 +47,8 @@ impl<'a> Guests<'a> {
     /// # Errors
     /// Returns an error if the guest cannot be booted or switched, or the run is stopped.
     pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, TestbedError> {
-        // A driver keeps its coalescing until a reset, and an adaptive driver begins with the last fixed values.
+        // Guests with different kinds of coalescing are booted separately, because a driver keeps its coalescing until
+        // a reset, and an adaptive driver begins with the last fixed values.
         let boots_as = |config: &RigConfig| {
             let coalescing = config.host.coalescing;
             (config.mtu, config.rate_bps, coalescing.is_some(), coalescing == Some(RxCoalescing::Adaptive))
@@ -138,8 +139,8 @@ impl<'a> GuestRig<'a> {
         let mut machine = Machine::boot_agent(&machine, stop)?;
         machine.command(&Command::SetUp(network(config)), stop)?;
         let config = config.clone();
-        // The drop of `scratch` at the end of this function removes the directory, because a running guest needs no
-        // file in the directory. No file therefore remains on the disk, however this process ends.
+        // A running guest needs no file in the directory of `scratch`. The drop of `scratch` at the end of this
+        // function removes the directory, so that no file remains however this process ends.
         Ok(Self { machine, workers, port, tap, controls, host, config, rps, stop })
     }
 

@@ -122,7 +122,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Returns the handle of this command for the [`Machine`] to which the guest was migrated.
+    /// Returns a handle of this command for another [`Machine`], to which the guest was migrated.
     #[must_use]
     pub fn elsewhere(self) -> Self {
         Self { mark: 0, ..self }

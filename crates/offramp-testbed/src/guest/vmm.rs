@@ -120,8 +120,8 @@ impl MachineConfig {
         // program's arguments.
         command.args(["root=/dev/null", "console=tty0", "con=null"]).args(consoles);
         if by_version(&kernel.version, UML_WHOLE_XSTATE) == Ordering::Less && xstate::len() > UML_XSTATE_LEN {
-            // User Mode Linux cannot restore the extended state of its first program, and would therefore kill its
-            // first program.
+            // User Mode Linux cannot restore an extended state of this length, and would kill its first program. With
+            // the state hidden, it saves only the FXSAVE state, so AVX must be off.
             xstate::hide(&mut command);
             command.arg(WITHOUT_AVX);
         }

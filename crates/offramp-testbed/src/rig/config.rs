@@ -112,8 +112,8 @@ impl Placement {
     }
 }
 
-/// Extra properties of host B's adapter: a card with little memory on a slow bus, or a faulty card. The default adds no
-/// properties.
+/// Impairments of host B's adapter, as of a card with little memory on a slow bus, or of a faulty card. The default has
+/// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Card {
@@ -149,7 +149,7 @@ pub struct RigConfig {
     pub moderation: ModerationConfig,
     /// True if the hosts segment in software (Linux' GSO) while the adapter does not.
     pub host_gso: bool,
-    /// True if a guest coalesces in software (Linux' GRO). Linux never coalesces frames received from a TAP.
+    /// True if a guest coalesces in software (Linux' GRO). For a host with a TAP, [`HostSettings::gro`] enables GRO.
     pub host_gro: bool,
     /// Settings of the hosts.
     pub host: HostSettings,
@@ -164,7 +164,7 @@ pub struct RigConfig {
     /// Time for which the adapters' threads poll before they sleep.
     #[serde(deserialize_with = "settings::polling")]
     pub polling: Polling,
-    /// Extra properties of host B's adapter.
+    /// Impairments of host B's adapter.
     pub card: Card,
     /// Encryption of the hosts' packets on the wire; `None` sends the packets unencrypted.
     #[serde(deserialize_with = "settings::esp")]

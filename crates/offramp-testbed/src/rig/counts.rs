@@ -11,7 +11,7 @@ pub struct Count {
     pub frames_in: u64,
     /// Wire frames that left the adapter, before any coalescing.
     pub frames_out: u64,
-    /// Frames as seen by the hosts: super-frames and coalesced frames.
+    /// Frames exchanged with the hosts. A super-frame or a coalesced frame counts as one frame.
     pub host_frames: u64,
     /// Interrupts sent to a guest, or batches exchanged with a TAP.
     pub interrupts: u64,

@@ -18,8 +18,8 @@ use super::wire::{
 
 /// Timeout for the server's answer during set-up, longer than the server's own timeout for data connections.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Timeout for the server's [`ServerLine::Ended`]. The server answers late if the client's [`ClientLine::End`] is
-/// queued behind measured data.
+/// Timeout for the server's [`ServerLine::Ended`]. The server answers late if the client's [`ClientLine::End`] waits in
+/// a queue of the path behind measured data.
 const ENDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time without progress in a test that transfers a given number of bytes.
 const STALL_MAX: Duration = Duration::from_secs(30);

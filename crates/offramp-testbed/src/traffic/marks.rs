@@ -18,7 +18,7 @@ pub(super) enum Role {
     Exchanging,
 }
 
-/// The counters of all threads of one role at one moment.
+/// The counters of one role at one moment, summed over the role's threads.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Mark {
     pub(super) bytes: u64,

@@ -8,7 +8,8 @@ use nix::sys::prctl;
 use super::side::{Context, Phase};
 use super::sockets::IO_TIMEOUT;
 
-/// Maximum delay that a sender makes up for. After a longer delay, the schedule starts again.
+/// Maximum delay for which a sender compensates by faster sends. After a longer delay, the schedule restarts at the
+/// present time.
 const DEBT_MAX: Duration = Duration::from_millis(10);
 /// Bits per byte × nanoseconds per second. Bytes × this constant / (bits per second) gives nanoseconds.
 const BIT_NSECS_PER_BYTE: u128 = 8_000_000_000;

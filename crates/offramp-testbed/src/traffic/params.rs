@@ -37,9 +37,11 @@ pub const RPC_OUTSTANDING_MAX: u32 = 1024;
 pub const RPC_TIMER_USECS: u64 = 700_000;
 /// Maximum retransmission timeout of a request in microseconds: one minute.
 const RPC_TIMER_MAX_USECS: u64 = 60_000_000;
-/// Minimum limit in bytes that Linux accepts for the receive window, half of Linux' smallest receive buffer.
+/// Smallest receive window in bytes to which Linux can limit a socket (`TCP_WINDOW_CLAMP`), half of Linux' smallest
+/// receive buffer.
 const RECEIVE_WINDOW_MIN_BYTES: u32 = 1152;
-/// Bytes of receive buffer per byte of a limited receive window. A short segment occupies more buffer than its length.
+/// Bytes of receive buffer per byte of a limited receive window. The ratio exceeds 1, because a short segment occupies
+/// more buffer than its length.
 pub(super) const RECEIVE_WINDOW_BUFFERS: u64 = 4;
 /// Default duration of the warm-up, in microseconds.
 pub const WARMUP_DEFAULT_USECS: u64 = 200_000;
@@ -51,7 +53,7 @@ const INTERVAL_MIN_USECS: u64 = 1_000;
 const WINDOW_MAX_BYTES: u32 = 1 << 30;
 /// Maximum length of a congestion control's name (`TCP_CA_NAME_MAX` minus the final zero).
 const CONGESTION_LEN_MAX: usize = 15;
-/// Maximum rounds of work per transaction: about one minute of processor time.
+/// Maximum number of rounds of work per transaction: a few minutes of processor time.
 const WORK_ITERATIONS_MAX: u64 = 100_000_000_000;
 /// Maximum pause between two transactions, in microseconds.
 const THINK_MAX_USECS: u64 = 60_000_000;
@@ -179,8 +181,8 @@ pub struct RpcParams {
     pub request_bytes: u32,
     /// Payload of a response in bytes: one UDP datagram, fragmented by IP according to the MTU.
     pub response_bytes: u32,
-    /// Maximum number of outstanding calls per stream. The number of a new call exceeds the number of the oldest
-    /// unanswered call by less than `outstanding`.
+    /// Maximum number of outstanding calls per stream. Calls are numbered in order. A new call begins only if its
+    /// number exceeds that of the oldest unanswered call by less than `outstanding`.
     pub outstanding: u32,
     /// Retransmission timeout of a request, in microseconds, without backoff.
     pub timer_usecs: u64,
@@ -198,7 +200,7 @@ impl Default for RpcParams {
 }
 
 /// Times at which an open loop sends its requests. The times are chosen in advance, so that a late answer delays no
-/// request. A latency counts from the chosen time of the request, and so includes every wait.
+/// request. A latency is measured from the chosen time of the request, and therefore includes every wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Arrivals {
@@ -221,8 +223,8 @@ pub enum Arrivals {
 /// Parameters of requests over UDP in an open loop.
 ///
 /// Over UDP, each request and each answer is one datagram. A datagram up to the MTU is one frame. Requests are sent
-/// when due. TCP would add acknowledgements. A lost or late TCP segment would also delay later requests. An unanswered
-/// request is counted, and its latency is the time that the client waited.
+/// when due. TCP is unsuitable: it adds acknowledgements, and a lost or late segment delays later requests. An
+/// unanswered request is counted, and its latency is the time that the client waited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestParams {
@@ -290,8 +292,8 @@ pub struct Params {
     /// True if every data socket sets `TCP_NODELAY`. A transaction test always sets `TCP_NODELAY`.
     pub nodelay: bool,
     /// `SO_BUSY_POLL` of every data socket at both ends, in microseconds; 0 means the kernel's default. A read polls
-    /// the adapter's queue for up to this time before the reading thread sleeps. Busy polling needs an adapter with
-    /// NAPI, so a TAP does not support busy polling.
+    /// the adapter's queue for up to this time before the reading thread sleeps. Busy polling needs an interface with
+    /// NAPI; a TAP has NAPI only with `IFF_NAPI`.
     pub busy_poll_usecs: u32,
 }
 

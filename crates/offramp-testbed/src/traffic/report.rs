@@ -72,10 +72,10 @@ pub struct TcpFigures {
     /// Deviation of the round-trip time in microseconds at the end of the measured window, as the mean over the
     /// streams.
     pub rttvar_us: u32,
-    /// Duplicate selective acknowledgements received (RFC 2883), one for each needless retransmission.
+    /// Duplicate SACKs received (RFC 2883), one for each needless retransmission.
     #[serde(default)]
     pub dsacks: u64,
-    /// Number of times that TCP recognised an apparent loss as reordering.
+    /// Number of reordering events that TCP detected (`tcpi_reord_seen`).
     #[serde(default)]
     pub reorderings: u64,
     /// Median congestion window in segments, over all streams and the whole measured window, sampled a hundred times a

@@ -85,7 +85,7 @@ impl Schedule {
     }
 }
 
-/// The times at which the client's thread has seen the measured window begin and end.
+/// The times at which the client's thread observed the begin and the end of the measured window.
 #[derive(Clone, Copy, Default)]
 struct Window {
     opened: Option<Instant>,
@@ -221,7 +221,7 @@ impl Client<'_> {
                 Ok(_) => {}
                 // The request was not sent and remains due.
                 Err(error) if is_pause(&error) => break,
-                // The kernel did not send the request, so the request stays unanswered.
+                // The kernel dropped the request, so the request stays unanswered.
                 Err(error) if is_passing(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -252,7 +252,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Processes a datagram of `len` bytes, and ignores datagrams that answer no request.
+    /// Processes a datagram of `len` bytes. Ignores a datagram that answers no outstanding request.
     fn answered(&mut self, len: usize, now: Instant) {
         if len != self.params.response_bytes as usize {
             return;
@@ -330,8 +330,9 @@ pub(super) fn respond(socket: &UdpSocket, params: &RequestParams, context: &mut 
     })
 }
 
-/// Answers each request with the request number that `read` parses from the datagram. `read` also returns the number of
-/// bytes of request and response, or `None` for a datagram that is no request. An empty datagram ends the test.
+/// Answers each request with a response that repeats the request's number. `read` parses a datagram: it returns the
+/// number and the bytes to count for the exchange, or `None` if the datagram is no request. An empty datagram ends the
+/// test.
 pub(super) fn answer_each(
     socket: &UdpSocket,
     response_bytes: u32,

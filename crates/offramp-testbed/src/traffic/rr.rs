@@ -34,7 +34,7 @@ pub fn work(iterations: u64) -> u64 {
     })
 }
 
-/// Returns the rounds of [`work`] that take `usecs` microseconds of processor time on this machine.
+/// Returns the number of rounds of [`work`] that take `usecs` microseconds of processor time on this machine.
 ///
 /// Each call measures again and returns a different number. To compare two configurations, measure once and use the
 /// same number for both configurations.

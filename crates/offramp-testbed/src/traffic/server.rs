@@ -28,7 +28,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const STREAMS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time from the connection of a data stream to its first bytes.
 const DATA_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time by which a timed test may exceed its requested time.
+/// Maximum time by which a timed test may exceed its requested duration.
 const GRACE: Duration = Duration::from_mins(1);
 /// Time from the requested end of a test until the server stops its datagrams by itself. The datagrams can fill the
 /// path, and so delay the client's request to stop.

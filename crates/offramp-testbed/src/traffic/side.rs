@@ -152,7 +152,7 @@ struct Worker {
     end: Option<WorkerEnd>,
 }
 
-/// Figures of one end of the test. The server sends the figures of the server's end to the client.
+/// Figures of one end of the test. The server sends its figures to the client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SideFigures {
     /// Figures of the data sent or the requests made by this end.
@@ -530,8 +530,8 @@ impl Drop for Side {
     fn drop(&mut self) {
         self.abort();
         for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
-            // The result of the join is not needed, because the report lists the stream of a panicked thread as a
-            // stream without an end.
+            // The result of the join is not needed: if the thread panicked, the report lists its stream as a stream
+            // that did not end.
             let _ = thread.join();
         }
     }

@@ -79,8 +79,7 @@ pub(super) fn udp_socket(ip: IpAddr, params: &Params) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Enables the kernel's UDP offloads at this end of a stream: segmentation for the sender, or coalescing for the
-/// receiver.
+/// Sets `UDP_SEGMENT` on the socket of a sender, or `UDP_GRO` on the socket of a receiver, if the test uses them.
 pub(super) fn set_udp_offloads(socket: &UdpSocket, udp: &UdpParams, sends: bool) -> io::Result<()> {
     if sends && udp.gso_segments > 1 {
         setsockopt(socket, sockopt::UdpGsoSegment, &(udp.datagram_bytes as i32))?;

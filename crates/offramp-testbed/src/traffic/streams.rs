@@ -1,4 +1,4 @@
-//! The data threads of one end. Client and server use the same code to assign a role to each stream.
+//! The data threads of one end. Client and server use the same code to determine their role on each stream.
 
 use std::io;
 use std::net::{TcpStream, UdpSocket};
@@ -33,7 +33,8 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Creates the constant or patterned data that the streams of a test send and compare.
+    /// Creates the constant or patterned data that the streams of a test send, and with which the sink compares the
+    /// received data.
     pub(super) fn new(params: &Params) -> Self {
         match &params.workload {
             Workload::Bulk(bulk) | Workload::Mixed(MixedParams { bulk, .. }) => {

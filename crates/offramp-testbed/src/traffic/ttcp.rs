@@ -112,7 +112,7 @@ pub(super) fn receive(
                 }
                 end.bytes += len as u64;
                 if window_bytes > 0 {
-                    // The kernel resets the window limit when it learns the segment size. The limit is therefore set
+                    // The kernel resets the window clamp when it learns the segment size. The limit is therefore set
                     // again after each read.
                     set_tcp_window_clamp(stream, window_bytes).unwrap_or_default();
                 }

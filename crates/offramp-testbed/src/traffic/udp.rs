@@ -1,5 +1,5 @@
-//! UDP datagrams with sequence numbers. The sender is paced. Sender and receiver optionally use the kernel's
-//! segmentation and coalescing of datagrams.
+//! UDP datagrams with sequence numbers. The sender is paced. The sender can use UDP GSO (`UDP_SEGMENT`), and the
+//! receiver UDP GRO (`UDP_GRO`).
 
 use std::io::{self, IoSliceMut};
 use std::net::UdpSocket;
@@ -142,8 +142,8 @@ impl Order {
     }
 }
 
-/// Returns whether the error of a send or receive concerns only one datagram, so that the test continues. Such errors
-/// are a full queue, and the error of an earlier datagram that a connected UDP socket reports. The receiver detects the
+/// Returns whether the error of a send or receive concerns only one datagram, so that the test continues: a full queue,
+/// or an ICMP error about an earlier datagram, which a connected UDP socket reports later. The receiver detects the
 /// lost datagram by the sequence numbers.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::ECONNREFUSED, Errno::ENOBUFS, Errno::EHOSTUNREACH, Errno::ENETUNREACH];

@@ -156,7 +156,8 @@ impl Frontend {
         Ok(())
     }
 
-    /// Shares all regions at once, or one by one if the backend has memory slots.
+    /// Shares all regions with `SET_MEM_TABLE`, or one by one with `ADD_MEM_REG` if `CONFIGURE_MEM_SLOTS` was
+    /// negotiated. The dialect of Cloud Hypervisor always uses `SET_MEM_TABLE`.
     fn share_memory(&self, dialect: Dialect, agreed: &Negotiated, memory: &GuestMemory) -> Result<(), PeerError> {
         if !agreed.speaks(protocol::CONFIGURE_MEM_SLOTS) || dialect == Dialect::CloudHypervisor {
             return match dialect {

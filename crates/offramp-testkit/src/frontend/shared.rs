@@ -8,7 +8,8 @@ use crate::memory::{GuestMemory, PAGE_LEN, RegionSpec};
 /// The log of pages written by the backend, with one bit per page of guest memory ("Migration" in the specification).
 #[derive(Clone, Debug)]
 pub struct DirtyLog {
-    /// A separate mapped file. The guest addresses in this file are offsets in the log.
+    /// The log's file, mapped like guest memory from address 0. A guest address in `log` is therefore an offset in the
+    /// log.
     log: GuestMemory,
 }
 

@@ -66,8 +66,8 @@ impl GuestBuilder {
         self.require(features::RING_PACKED, true)
     }
 
-    /// Makes the backend track the chains in flight in a region, and passes this region to the backend again after a
-    /// reconnect.
+    /// Makes the backend track the chains in flight in an inflight region (`INFLIGHT_SHMFD`), and passes this region to
+    /// the new backend after a reconnect.
     #[must_use]
     pub fn inflight(mut self) -> Self {
         self.handshake.protocol |= protocol::INFLIGHT_SHMFD;
@@ -118,7 +118,7 @@ impl GuestBuilder {
         self
     }
 
-    /// Sets whether one received frame can fill several buffers.
+    /// Sets whether one received frame can fill several buffers (`MRG_RXBUF`).
     #[must_use]
     pub fn mergeable(self, on: bool) -> Self {
         self.require(features::MRG_RXBUF, on)
@@ -138,7 +138,7 @@ impl GuestBuilder {
         self.require(features::EVENT_IDX, on)
     }
 
-    /// Sets whether the device must use chains in order.
+    /// Sets whether the device must use chains in the order in which they were made available (`IN_ORDER`).
     #[must_use]
     pub fn in_order(self, on: bool) -> Self {
         self.require(features::IN_ORDER, on)

@@ -146,7 +146,8 @@ impl RxQueue {
         Received { header: bytes, frame, num_buffers, chains, visible_together: visible >= count }
     }
 
-    /// Appends the bytes written by the device to a chain, and returns the chain's buffers to the ring or to the pool.
+    /// Appends the bytes that the device wrote into a chain to `bytes`, and returns the chain's buffers to the ring or
+    /// to the pool.
     fn read_chain(&mut self, used: Used, bytes: &mut Vec<u8>, chains: &mut Vec<ChainUse>) {
         let buffers = std::mem::take(&mut self.posted[used.id as usize]);
         let mut left = used.len as usize;

@@ -177,7 +177,7 @@ impl PackedDriver {
         }
     }
 
-    /// Returns true if the last `added` slots passed the descriptor named by the device.
+    /// Returns true if one of the last `added` slots is the descriptor named by the device's event suppression.
     fn passed_event(&self, off_wrap: u16, added: u16) -> bool {
         let new = self.next_avail.slot;
         let mut event = off_wrap & !WRAP_BIT;

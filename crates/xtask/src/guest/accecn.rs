@@ -1,9 +1,9 @@
-//! Tests of TCP with AccECN (RFC 9768) between two guests with Linux 7 on one switch. The same bytes must arrive as
-//! without AccECN, and the receiving port must coalesce nearly as many frames.
+//! Tests of TCP with AccECN (RFC 9768) between two guests with Linux 7 on one switch. The bytes must arrive unchanged
+//! with and without AccECN, and the receiving port must coalesce nearly as many frames with AccECN as without.
 //!
-//! Linux 7.3.4 negotiates AccECN if both ends have `net.ipv4.tcp_ecn = 3`. With AccECN, every segment has the counter
-//! of marked packets in the TCP flags AE, CWR and ECE. Linux' virtio-net driver cannot segment a stream with AccECN, so
-//! the guest's kernel segments the stream in software.
+//! Linux 7.3.4 negotiates AccECN if both ends have `net.ipv4.tcp_ecn = 3`. With AccECN, every segment carries the
+//! counter of CE-marked packets in the TCP flags AE, CWR and ECE. Linux' virtio-net driver cannot segment a stream with
+//! AccECN, so the guest's kernel segments the stream in software.
 
 use super::Bench;
 use super::backports::Backports;
@@ -81,7 +81,7 @@ fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon) -> Result<()> 
     Ok(())
 }
 
-/// Returns the share of a port's wire frames that were not delivered to the guest as separate frames.
+/// Returns the share of frames that coalescing saved the guest: 1 minus the delivered frames per wire frame.
 fn coalesced(counts: &Counts) -> f64 {
     1.0 - counts.host_frames as f64 / counts.frames as f64
 }

@@ -45,8 +45,7 @@ const OTHER_MAC: &str = "02:00:00:00:00:55";
 const VETHS: [&str; 2] = ["xtask0", "xtask1"];
 /// Source address of datagrams. The guest has no route to this address, so the guest does not answer.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
-/// Number of datagrams sent in a test of whether frames arrive, and maximum number of other frames that arrive
-/// meanwhile.
+/// Number of datagrams in a test of delivery, and maximum number of other frames that the guest receives meanwhile.
 const DATAGRAMS: u16 = 64;
 const OTHERS_MAX: u64 = 16;
 /// Length of a frame sent to a given destination, in bytes.
@@ -66,7 +65,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const BURST: u16 = 2000;
 /// Kernel modules needed by the guest's commands.
 const MODULES: [&str; 2] = ["8021q", "macvlan"];
-/// Duration for which the daemon is stopped, longer than its threads wait for each other.
+/// Duration for which the daemon is stopped, longer than the maximum time for which its threads wait for each other.
 const STOPPED: Duration = Duration::from_secs(6);
 
 /// Check the effect of each control-queue command of a guest in QEMU's generic vhost-user device.
@@ -431,8 +430,8 @@ impl Bench {
         failed(format!("the driver has received {of_driver} frames, the port says {of_port:?}"))
     }
 
-    /// Expects that the guest reads the number of bytes lost to the rate limit. The driver shows the number of frames
-    /// not in `ethtool -S`, but as `rx-hw-drop-ratelimits` in netlink's queue statistics.
+    /// Expects that the guest reads the number of bytes lost to the rate limit. `ethtool -S` does not show the number
+    /// of lost frames; netlink's queue statistics show it as `rx-hw-drop-ratelimits`.
     fn limit_loses(&mut self) -> Result<()> {
         let before = (self.lost("rate_limit")?, self.by_queue("ratelimit_bytes")?);
         self.send_to(&[GUEST])?;

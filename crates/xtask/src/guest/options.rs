@@ -59,8 +59,8 @@ const QEMU_TX_QUEUE_SIZE_MAX: &str = "256";
 /// Fixed options of User Mode Linux, which has one queue pair and rings of a fixed size.
 const UML_FIXED: [(&str, &str); 3] = [("mq", "off"), ("rx_queue_size", "256"), ("tx_queue_size", "256")];
 
-/// The four combinations of the short run, each as changes to a combination with all options on. The last two
-/// combinations change some ring options of split rings and of packed rings.
+/// The four combinations of the short run, each as changes to a combination with all options on. The last two change
+/// some options: one with split rings, and one with packed rings.
 const SHORT: [&[(&str, &str)]; 4] = [
     &[],
     &[

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 /// Time limit from the start of a connection to its first bytes in both directions.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Divisor of the number of bytes in each direction. The quotient is the number of bytes sent before the backend is
-/// killed. The remaining bytes far exceed the socket buffers of the host and the guest.
+/// The backend is killed after 1/`FIRST_PART` of the bytes in each direction. The remaining bytes far exceed the socket
+/// buffers of the host and the guest.
 const FIRST_PART: usize = 8;
 /// Seed of the bytes sent by the host.
 const SENT_SEED: u64 = 3;
@@ -89,7 +89,7 @@ fn connection_through_kill(
     if wait_under_way.recv_timeout(START_TIMEOUT).is_err() {
         return failed(format!("connection {kill} did not start within {START_TIMEOUT:?}"));
     }
-    // Dropping the daemon sends SIGKILL, so that the daemon cannot return chains or close its connection in an orderly
+    // Dropping the daemon sends SIGKILL, so the daemon can neither return chains nor end its connection in an orderly
     // way.
     *backend = None;
     *backend = Some(start_backend(bench, executable, ns)?);

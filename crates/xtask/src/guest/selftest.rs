@@ -323,7 +323,8 @@ fn sockets_there(test: &Test) -> String {
 
 fn relay(socket: &str, ns: &NetNs) -> Result<Program> {
     let mut command = relay_command(socket, MTU)?;
-    // A TAP treats a frame with a verified checksum like a frame with a partial checksum, and `csum` skips such frames.
+    // The adapter reports a verified checksum to a TAP as a partial checksum, and `csum` skips frames with a partial
+    // checksum.
     command.args(["--hold-usecs", &HOLD_USECS.to_string(), "--tap-without-rx-checksum"]);
     start_relay(command, socket, ns)
 }

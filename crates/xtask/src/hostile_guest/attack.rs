@@ -18,7 +18,7 @@ const BUFFER: u64 = 0x800;
 const NOWHERE: u64 = 0xdead_0000_0000;
 /// Duration of each kind of bad chain.
 const KIND_TIME: Duration = Duration::from_millis(50);
-/// If no chain is returned for this time, the ring has stopped and the card is reset.
+/// Time without a returned chain after which the ring counts as stopped, and the card is reset.
 const STOPPED_TIME: Duration = Duration::from_millis(200);
 /// `EtherType` values, and operations of ARP (RFC 826).
 const IPV4: [u8; 2] = [0x08, 0x00];

@@ -1,8 +1,8 @@
 //! A virtio network card, driven from user space, so that the guest's root can write arbitrary ring contents without a
 //! driver.
 //!
-//! Registers are accessed through the card's window in PCI configuration space (virtio 1.3, 4.1.4.9), and memory
-//! through `/dev/mem`. The window and `/dev/mem` are files, so no mapping is needed.
+//! Registers are accessed through the PCI configuration access capability (virtio 1.3, 4.1.4.9), here called the
+//! window, and memory through `/dev/mem`. Configuration space and `/dev/mem` are files, so no mapping is needed.
 
 use offramp_testbed::failure::{Doing, Result, failed};
 use std::fs::{self, File};

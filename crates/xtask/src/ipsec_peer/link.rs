@@ -16,8 +16,8 @@ use std::path::Path;
 /// The name of the worker thread.
 const WORKER_NAME: &str = "xtask-ipsec";
 
-/// Time in nanoseconds for which the adapter waits for the next segment of a stream: an emulated guest sends segments
-/// far apart.
+/// Time in nanoseconds for which the adapter holds a frame for coalescing. The time is long, because an emulated guest
+/// sends segments far apart.
 const HOLD_NS: u64 = 2_000_000;
 
 /// Both running adapters. The fields are dropped in order of declaration, so that the adapters end before the ports

@@ -111,7 +111,8 @@ const ALL_OFFLOADS: &str = r#"["GUEST_CSUM", "GUEST_TSO4", "GUEST_TSO6", "GUEST_
 const ALL_KINDS: &str = r#"["IPV4", "TCPV4", "UDPV4", "IPV6", "TCPV6", "UDPV6"]"#;
 const ALL_BUT_UDPV4: &str = r#"["IPV4", "TCPV4", "IPV6", "TCPV6", "UDPV6"]"#;
 
-/// Commands that set the Toeplitz key: a key whose hash is always 0, and the key with published results.
+/// Commands that set the Toeplitz key: a key whose hash is always 0, and Microsoft's key, for which hash values are
+/// published.
 const ZERO_KEY: &str = "ethtool -X eth0 hkey 00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:\
                         00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00";
 const KEY: &str = "ethtool -X eth0 hkey 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:\
@@ -292,8 +293,7 @@ pub const USER_MODE_STEPS: &[Step] = &[
             Arrives(IN_VLAN, false),
         ],
     ),
-    // Linux 6.1 refuses `tx-frames` of 0 while the card is up, because that value would end polling for transmitted
-    // frames.
+    // Linux 6.1 refuses `tx-frames 0` while the interface is up, because 0 turns NAPI off for transmission.
     guest(
         "ethtool -C eth0 rx-usecs 0 rx-frames 1 tx-frames 1 && ethtool -c eth0",
         &[Prints("rx-frames: 1"), Shown("/coalescing/0", r#"{"usecs": 0, "frames": 1}"#), OftenInterrupted],
