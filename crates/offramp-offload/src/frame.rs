@@ -368,10 +368,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     /// caller must call [`FrameBuffer::gather`], [`FrameBuffer::set`] or [`FrameBuffer::clear`] before the bytes
     /// become unreadable.
     pub fn set_shared(&mut self, place: Range<usize>, request: TxMeta, shared: impl Iterator<Item = SharedBytes>) {
+        let private_end = place.end;
         self.set(place, request);
         self.shared.extend(shared);
-        let end = self.shared.iter().fold(self.place.end, |end, shared| end + shared.len());
-        if end > self.memory.as_ref().len() || self.place.is_empty() {
+        let end = self.shared.iter().fold(private_end, |end, shared| end + shared.len());
+        if end > self.memory.as_ref().len() {
             self.clear();
         }
     }
