@@ -14,10 +14,15 @@ mkdir "$keys"
 for key in left-to-right right-to-left; do
     head -c 20 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$keys/$key.key"
 done
+# Prints the process ID of the daemon, if it runs.
+daemon() {
+    offramp show --control "$keys/control.sock" --json 2> /dev/null | sed 's/^[^,]*,"process":\([0-9]*\).*/\1/'
+}
 clean_up() {
     trap - EXIT
-    [ -z "${capture:-}" ] || kill "$capture" 2> /dev/null || true
-    [ -z "${daemon:-}" ] || kill "$daemon" 2> /dev/null || true
+    for process in ${capture:-} ${server:-} $(daemon); do
+        kill "$process" 2> /dev/null || true
+    done
     wait
     ip netns delete ofr-left 2> /dev/null || true
     ip netns delete ofr-right 2> /dev/null || true
@@ -37,8 +42,8 @@ done
 tcpdump -q -i ofrline0 -w "$keys/ipsec-link.pcap" 2> /dev/null &
 capture=$!
 ip netns exec ofr-right offramp ttcp --serve --once &
+server=$!
 offramp up --detach "$here/ipsec-link.toml"
-daemon=$(offramp show --control "$keys/control.sock" --json | sed 's/^[^,]*,"process":\([0-9]*\).*/\1/')
 # Static neighbours, so that the hosts send no ARP, and the wire carries only ESP.
 ip -n ofr-left neighbour replace 198.18.0.2 lladdr 02:00:00:00:00:02 dev ofr0
 ip -n ofr-right neighbour replace 198.18.0.1 lladdr 02:00:00:00:00:01 dev ofr0

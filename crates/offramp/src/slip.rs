@@ -91,6 +91,7 @@ fn meant(words: &[String]) -> Option<String> {
         ("capture", [port, file]) => format!("capture {port} -w {file}"),
         ("ttcp", [host]) => format!("ttcp --to {host}"),
         ("monitor", [_, ..]) => "monitor".to_owned(),
+        ("port" | "switch", ["list" | "show", names @ ..]) => format!("show {}", names.join(" ")).trim_end().to_owned(),
         (other, _) => {
             let known = OTHER_WORDS.iter().find(|(_, others)| others.contains(&other))?;
             return Some([&[known.0][..], &rest].concat().join(" "));
@@ -121,6 +122,9 @@ mod tests {
             ("set vm0 lso", "set vm0 lso off"),
             ("ttcp 10.0.0.2", "ttcp --to 10.0.0.2"),
             ("status", "show"),
+            ("port list", "show"),
+            ("switch show lan --json", "show lan --json"),
+            ("switch list", "show"),
             ("tcpdump vm0", "capture vm0"),
         ] {
             assert_eq!(meant_by(line).as_deref(), Some(meant), "{line}");

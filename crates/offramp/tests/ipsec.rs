@@ -772,3 +772,31 @@ fn the_example_is_a_configuration_once_its_keys_are_there() {
     key_file(&keys, 2);
     assert!(offramp(&["up", "--check", file.to_str().unwrap()]).status.success());
 }
+
+/// Runs the script of the README in a private network and mount namespace, with the built program first in the path.
+fn link_script(search_path: &str) -> std::process::Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/ipsec-link.sh");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "sh"]).arg(script).env("PATH", search_path).stdin(Stdio::null());
+    command.output().expect("unshare, from util-linux")
+}
+
+#[test]
+fn the_script_of_the_readme_shows_a_link_with_nothing_but_esp_and_ends_if_a_step_fails() {
+    let programs = Path::new(env!("CARGO_BIN_EXE_offramp")).parent().unwrap().to_owned();
+    let search_path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let ran = link_script(&search_path);
+    let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && out.ends_with("of them not ESP: 0\n"), "{out}{err}");
+    assert!(!out.contains("frames on the wire: 0\n"), "{out}");
+    // A sender that fails must not leave the receiver waiting, nor the daemon running.
+    let directory = Directory::new("broken-ttcp");
+    let broken = directory.path("offramp");
+    let real = env!("CARGO_BIN_EXE_offramp");
+    let text = format!("#!/bin/sh\ncase \"$*\" in *--seconds*) exit 7 ;; esac\nexec {real} \"$@\"\n");
+    fs::write(&broken, text).unwrap();
+    fs::set_permissions(&broken, fs::Permissions::from_mode(0o755)).unwrap();
+    let ran = link_script(&format!("{}:{search_path}", broken.parent().unwrap().display()));
+    assert_eq!(ran.status.code(), Some(7));
+    assert!(!Path::new("/run/offramp-ipsec-link").exists());
+}

@@ -385,6 +385,38 @@ fn a_check_names_what_the_machine_lacks() {
 }
 
 #[test]
+fn a_check_names_the_rights_that_its_user_lacks() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let netns = format!("ofr-rights-{}", std::process::id());
+    let ip = |verb: &str| assert!(Command::new("ip").args(["netns", verb, &netns]).status().unwrap().success());
+    let file = format!(
+        "[[port]]\nname = \"a\"\nhost.tap = \"ofrrights0\"\nwire.packet = \"lo\"\n\n\
+         [[port]]\nname = \"b\"\nhost = {{ tap = \"ofr0\", namespace = \"{netns}\" }}\nwire.cable = \"c\"\n\n\
+         [[port]]\nname = \"c\"\nhost.tap = \"ofrrights1\"\nwire.cable = \"b\"\n"
+    );
+    let place = Place::new("check-caps", &file);
+    ip("add");
+    let command = |verb: &[&str]| {
+        let arguments = [&["up"], verb, &[place.file.to_str().unwrap()]].concat();
+        text(&place.command(USER, None, &arguments).output().unwrap())
+    };
+    let (checked, started) = (command(&["--check"]), command(&[]));
+    ip("delete");
+    for lack in [
+        "port \"a\": host.tap: a new TAP needs CAP_NET_ADMIN; run as root or grant it",
+        "port \"a\": wire.packet: needs CAP_NET_RAW; run as root or grant it",
+        // Where /run/netns can be read, the file of the namespace is opened, but the namespace cannot be entered.
+        "); run as root, or start the daemon in the namespace without host.namespace",
+        "cannot start here",
+    ] {
+        assert!(checked.contains(lack), "{lack} in {checked}");
+    }
+    assert!(started.contains("run as root"), "{started}");
+}
+
+#[test]
 fn a_check_tries_the_directories_of_sockets_as_the_user_of_the_daemon() {
     if !is_root_of_the_machine() {
         return;

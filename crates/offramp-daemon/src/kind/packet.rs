@@ -4,6 +4,7 @@ use super::wire::{Interface, WireKind};
 use crate::drain::AnyHost;
 use offramp_ports::packet::{Packet, PacketConfig};
 use offramp_ports::sys::link;
+use offramp_ports::sys::privilege::{Capability, holds};
 
 /// The kind `packet` of interfaces on a wire.
 pub const WIRE: WireKind = WireKind {
@@ -16,7 +17,10 @@ pub const WIRE: WireKind = WireKind {
     },
     missing: |interface, _| {
         let is_there = link::list().map_or(true, |names| names.iter().any(|name| name == interface));
-        (!is_there).then(|| format!("wire.packet: there is no interface \"{interface}\"; \"ip link\" lists them"))
+        if !is_there {
+            return Some(format!("wire.packet: there is no interface \"{interface}\"; \"ip link\" lists them"));
+        }
+        (!holds(Capability::CAP_NET_RAW)).then(|| "wire.packet: needs CAP_NET_RAW; run as root or grant it".to_owned())
     },
 };
 

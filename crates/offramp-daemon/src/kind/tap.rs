@@ -8,11 +8,13 @@ use crate::config::place::ConfigError;
 use crate::drain::AnyHost;
 use nix::errno::Errno;
 use offramp_offload::caps::Offloads;
+use offramp_ports::sys::privilege::{Capability, holds};
 use offramp_ports::sys::{NetNs, link};
 use offramp_ports::tap::{QUEUES_MAX, Tap, TapConfig, TapError};
 use offramp_ports::worker::Task;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -113,7 +115,7 @@ impl PortKind for Config {
                         open(opened, port.offloads, &self.traits.addresses)
                     })
                 })
-                .map_err(|cause| format!("host.namespace {}: {cause}", file.display()))??,
+                .map_err(|cause| not_entered(file, &cause))??,
         };
         Ok(TapHost { tap, namespace: self.namespace.clone() })
     }
@@ -124,11 +126,17 @@ impl PortKind for Config {
                 TapError::InUse(_) if is_running => None,
                 refusal => Some(format!("host.existing: {refusal}")),
             },
-            None => taken("host.tap", &self.interface, is_running),
+            None => taken("host.tap", &self.interface, is_running).or_else(|| {
+                let needed = "host.tap: a new TAP needs CAP_NET_ADMIN; run as root or grant it";
+                (!holds(Capability::CAP_NET_ADMIN)).then(|| needed.to_owned())
+            }),
             Some(file) => match NetNs::open(file) {
+                Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => Some(not_entered(file, &cause)),
                 Err(cause) => Some(format!("host.namespace: {cause}; \"ip netns add NAME\" makes a namespace")),
-                // Without the right to enter the namespace, its interfaces stay unchecked.
-                Ok(namespace) => namespace.run(|| taken("host.tap", &self.interface, is_running)).unwrap_or(None),
+                Ok(namespace) => match namespace.run(|| taken("host.tap", &self.interface, is_running)) {
+                    Ok(taken) => taken,
+                    Err(cause) => Some(not_entered(file, &cause)),
+                },
             },
         }
     }
@@ -190,6 +198,15 @@ fn taken(key: &str, interface: &str, is_running: bool) -> Option<String> {
         Err(_) => return None,
     };
     Some(format!("{key}: another {other} has the name \"{interface}\"; choose another name, or delete that {other}"))
+}
+
+/// Returns the error for a namespace that cannot be entered.
+fn not_entered(file: &Path, cause: &io::Error) -> String {
+    let remedy = match cause.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root, or start the daemon in the namespace without host.namespace",
+        _ => "",
+    };
+    format!("host.namespace {}: {cause}{remedy}", file.display())
 }
 
 /// Parses an address, or an array of addresses. `place` is the namespace of the interface, for messages.

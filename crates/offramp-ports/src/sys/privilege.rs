@@ -3,7 +3,8 @@
 use std::fs;
 use std::io;
 
-use caps::{CapSet, Capability};
+use caps::CapSet;
+pub use caps::Capability;
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid};
 
@@ -61,10 +62,14 @@ pub fn enter() -> Result<(), SetupError> {
     check_tun()
 }
 
+/// Returns whether the calling thread holds this capability in its user namespace.
+pub fn holds(capability: Capability) -> bool {
+    caps::has_cap(None, CapSet::Effective, capability).is_ok_and(|is_held| is_held)
+}
+
 /// Returns whether the process holds `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
 fn has_privilege() -> bool {
-    let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
-    caps::read(None, CapSet::Effective).is_ok_and(|held| needed.iter().all(|capability| held.contains(capability)))
+    holds(Capability::CAP_NET_ADMIN) && holds(Capability::CAP_SYS_ADMIN)
 }
 
 fn enter_user_namespace() -> Result<(), SetupError> {
