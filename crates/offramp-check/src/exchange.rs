@@ -16,7 +16,7 @@ use crate::packet::{Captured, Identity, Way};
 
 /// Maximum number of wire frames in one batch. All frames of a batch must fit into the receive buffer of the capture.
 const BATCH_FRAMES_MAX: usize = 512;
-/// Maximum number of bytes in a batch of several cases.
+/// Maximum number of bytes in one batch. A batch of one case may exceed both limits.
 const BATCH_BYTES_MAX: usize = 512 << 10;
 /// Maximum divisor of the two limits above. The divisor doubles after a loss, because the receive buffer of the capture
 /// may be too small for a whole batch (`net.core.rmem_max`).

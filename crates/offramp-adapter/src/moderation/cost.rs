@@ -19,8 +19,8 @@ pub const COST_NS_START: u64 = 10_000;
 const KEEP: f64 = 1.0 - 1.0 / 256.0;
 /// Total weight of the measurements at which the estimate counts as settled.
 const WEIGHT_SETTLED: f64 = 128.0;
-/// Number of interrupts per measured interrupt, once the estimate has settled ([`WEIGHT_SETTLED`]). A measurement reads
-/// a thread's processor time twice, takes some tenths of a microsecond, and would delay a lone request.
+/// One in this number of interrupts is measured, once the estimate has settled ([`WEIGHT_SETTLED`]). A measurement
+/// reads a thread's processor time twice, takes some tenths of a microsecond, and would delay a lone request.
 const MEASURED_ONE_IN: u32 = 8;
 /// Minimum total weight of batches for an estimate.
 const WEIGHT_MIN: f64 = 16.0;

@@ -358,8 +358,7 @@ fn check(bench: &mut Bench, model: &Model) {
     for (tag, to) in tags.zip([OWN, OTHER, [2, 0, 0, 0, 0, 3], [1, 0, 0x5e, 0, 0, 1], [0xff; 6], OWN]) {
         let packet = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let frame = [&to[..], &OTHER, &tag, &[8, 0], &packet, &[0; 26]].concat();
-        // The data rings do not run, so an accepted frame is lost for lack of room. A table that names an unused pair
-        // would deliver to a closed pair.
+        // The data rings do not run, so an accepted frame is lost for lack of room, on the first pair.
         let expected = if model.receives(&frame) { PortError::Full } else { PortError::Filtered };
         assert_eq!(bench.host.rx_deliver(&RxMeta::default(), &frame), Err(expected), "{frame:?}");
     }
