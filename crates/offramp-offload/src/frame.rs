@@ -183,10 +183,11 @@ impl<'a> Frame<'a> {
     /// Turns a transport checksum into a partial checksum. [`Frame::verify`] must have returned
     /// [`ChecksumState::Good`]. The checksum field receives the pseudo-header's sum, as in a frame that never left a
     /// host. [`checksum::complete`] restores the old value of the field (0 as 0xffff). Returns `None`, and changes
-    /// nothing, if the frame carries neither TCP nor UDP.
+    /// nothing, if the frame carries neither TCP nor UDP, or has [`Frame::shared`] bytes.
     pub fn make_partial(&mut self) -> Option<PartialChecksum> {
+        let is_private = self.shared.is_empty();
         let (bytes, layout) = self.parts_mut().ok()?;
-        (layout.transport != Transport::Opaque).then(|| checksum::make_partial(bytes, layout))
+        (is_private && layout.transport != Transport::Opaque).then(|| checksum::make_partial(bytes, layout))
     }
 
     /// Returns the range of the SCTP packet if `partial` points to SCTP's checksum field. The caller must then write a
@@ -364,8 +365,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     /// Does the same as [`FrameBuffer::set`] for a frame with further bytes `shared`, in memory of the host, behind the
     /// bytes at `place`. The frame is empty if its bytes exceed the memory.
     ///
-    /// [`FrameBuffer::lent`] lends the frame as it is. Every other function first copies `shared` into the memory. The
-    /// caller must call [`FrameBuffer::gather`], [`FrameBuffer::set`] or [`FrameBuffer::clear`] before the bytes
+    /// [`FrameBuffer::lent`] and [`FrameBuffer::lent_with_tag`] lend the frame as it is. [`FrameBuffer::frame`] and
+    /// [`FrameBuffer::frame_with_tag`] first copy `shared` into the memory. The caller must call [`FrameBuffer::gather`], [`FrameBuffer::set`] or [`FrameBuffer::clear`] before the bytes
     /// become unreadable.
     pub fn set_shared(&mut self, place: Range<usize>, request: TxMeta, shared: impl Iterator<Item = SharedBytes>) {
         let private_end = place.end;
@@ -473,13 +474,14 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.shared.iter().fold(self.place.len(), |len, shared| len + shared.len())
     }
 
-    /// Returns the frame's bytes without parsing the frame. Returns `None` if the frame has a request or was lent with
-    /// a changed VLAN tag.
+    /// Returns the frame's bytes without parsing the frame. Returns `None` if the frame has a request or bytes in the
+    /// host's memory, or was lent with a changed VLAN tag.
     #[inline]
     pub fn unasked(&self) -> Option<&[u8]> {
         let bytes = self.memory.as_ref().get(self.place.clone())?;
         let is_changed = matches!(self.state, State::Changed(..));
-        (!is_changed && self.parsed.request == TxMeta::default()).then_some(bytes)
+        let is_unasked = self.parsed.request == TxMeta::default();
+        (!is_changed && is_unasked && self.shared.is_empty()).then_some(bytes)
     }
 }
 

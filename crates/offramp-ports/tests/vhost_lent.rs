@@ -6,12 +6,16 @@ use crate::vhost_common::{PATIENCE, Scratch};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::host_io::HostIo;
+use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, WirePort};
-use offramp_ports::vhost_user::{VhostQueue, VhostUser, VhostUserConfig};
+use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
+use offramp_offload::caps::Offloads;
+use offramp_ports::null::NullPort;
+use offramp_ports::vhost_user::{VhostPort, VhostQueue, VhostUser, VhostUserConfig};
 use offramp_testkit::features::{CSUM, HOST_TSO4};
 use offramp_testkit::vnet::{GSO_TCPV4, NEEDS_CSUM};
-use offramp_testkit::{DataPlacement, Guest, TxLayout, VnetHeader};
+use offramp_testkit::{Buffer, DataPlacement, Guest, RegionSpec, TxLayout, VnetHeader};
 use std::net::Shutdown;
 use std::time::Instant;
 
@@ -45,17 +49,8 @@ impl Bed {
     fn send(&mut self) -> Vec<u8> {
         let payload: Vec<u8> = (0..30 * MSS).map(|n| (n * 7 + n / 251) as u8).collect();
         let packet = Packet { checksum: Checksum::Partial, payload: payload.clone(), ..Packet::tcp(0) };
-        let header = VnetHeader {
-            flags: NEEDS_CSUM,
-            gso_type: GSO_TCPV4,
-            hdr_len: HEADERS_LEN as u16,
-            gso_size: MSS as u16,
-            csum_start: 34,
-            csum_offset: 16,
-            num_buffers: 0,
-        };
         self.guest.tx(0).set_layout(TxLayout { data: DataPlacement::Scattered(5), ..TxLayout::default() });
-        self.guest.tx(0).send(&header, &[&packet.build()]);
+        self.guest.tx(0).send(&super_frame_header(), &[&packet.build()]);
         for _ in 0..10 {
             self.pair.poll(0).expect("a guest that is there");
         }
@@ -79,6 +74,19 @@ impl Bed {
             }
         }
         payload
+    }
+}
+
+/// Returns the header of a TCP super-frame over IPv4 without options.
+fn super_frame_header() -> VnetHeader {
+    VnetHeader {
+        flags: NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: HEADERS_LEN as u16,
+        gso_size: MSS as u16,
+        csum_start: 34,
+        csum_offset: 16,
+        num_buffers: 0,
     }
 }
 
@@ -154,6 +162,16 @@ fn a_guest_that_goes_in_the_middle_of_a_super_frame_leaves_it_whole() {
 }
 
 #[test]
+fn a_port_that_ends_keeps_no_chain() {
+    for case in Case::layouts() {
+        let mut bed = Bed::new(case);
+        bed.send();
+        drop(bed.pair);
+        assert!(bed.guest.tx(0).take_used().is_some(), "{case:?}: the next backend would send the frame again");
+    }
+}
+
+#[test]
 fn a_port_that_sleeps_keeps_no_chain() {
     for case in Case::layouts() {
         let mut bed = Bed::new(case);
@@ -162,5 +180,49 @@ fn a_port_that_sleeps_keeps_no_chain() {
         assert!(bed.guest.tx(0).take_used().is_some(), "{case:?}");
         bed.overwrite();
         assert!(bed.receive(payload.len()) == payload, "{case:?}");
+    }
+}
+
+#[test]
+fn a_guest_that_takes_the_payload_away_is_dropped_whoever_reads_it() {
+    let ns = crate::common::namespace();
+    let tap = crate::common::host_tap(&ns);
+    tap.offer(Offloads::RATIFIED).expect("the offloads of a TAP");
+    let receivers: [(&str, Box<dyn HostPort>); 2] = [
+        ("a TAP: the kernel reads", Box::new(tap.queue(0).expect("the TAP's queue"))),
+        ("a port that takes frames from private memory: the sender's port reads", Box::new(NullPort::new(Vec::new()))),
+    ];
+    for (what, host) in receivers {
+        let scratch = Scratch::new();
+        let mut port = VhostUser::open(&VhostUserConfig::new(scratch.path("guest"))).unwrap_or_else(|e| panic!("{e}"));
+        let mut switch: Switch<Box<dyn HostPort>> = Switch::new(&SwitchConfig::link());
+        let guest = VhostPort::new(vec![port.queue(0).expect("the port's queue")]).expect("one queue");
+        switch.control().add(Box::new(guest), &PortConfig::default()).expect("room on the switch");
+        let unmoderated = PortConfig { moderation: ModerationConfig::default(), ..PortConfig::default() };
+        switch.control().add(host, &unmoderated).expect("room on the switch");
+        // Rings, headers and the start of the payload are in the first region, the rest of the payload in the second.
+        let regions = [RegionSpec::new(0x10_0000, 1 << 20), RegionSpec::new(0x4000_0000, 1 << 20)];
+        let builder = Guest::builder().split().features(CSUM | HOST_TSO4).memory(&regions);
+        let socket = port.config().socket.clone();
+        let connecting = std::thread::spawn(move || builder.connect(socket));
+        while !connecting.is_finished() {
+            switch.poll(0);
+        }
+        let mut guest = connecting.join().expect("a guest that came");
+        let packet = Packet { checksum: Checksum::Partial, payload: vec![7; 20_000], ..Packet::tcp(0) }.build();
+        let front = [&super_frame_header().to_bytes()[..], &packet[..400]].concat();
+        let memory = guest.memory().clone();
+        let (first, second) = (memory.alloc_in(0, 4096, 4096), memory.alloc_in(1, 20_480, 4096));
+        memory.write(first, &front);
+        let chain = [Buffer::readable(first, front.len()), Buffer::readable(second, packet.len() - 400)];
+        guest.tx(0).ring().add(&chain, &[]).expect("room in the ring");
+        memory.shrink(1, 0);
+        guest.tx(0).publish();
+        let end = Instant::now() + PATIENCE;
+        while port.channel_counters().lost_memories.get() == 0 {
+            assert!(Instant::now() < end, "{what}: the port finds out");
+            switch.poll(0);
+        }
+        assert!(guest.frontend().is_closed_within(PATIENCE), "{what}");
     }
 }

@@ -3,6 +3,9 @@
 use super::{Sum, copy_and_sum_shared};
 use core::ops::Range;
 
+/// Minimum length of a page of memory, bytes.
+const PAGE_LEN: usize = 4096;
+
 /// Bytes that another program can write at the same time. No reference to such bytes may exist. Each function reads
 /// each byte once: the sum of [`SharedBytes::copy_and_sum`] is the sum of the copied bytes.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +70,19 @@ impl SharedBytes {
         copy_and_sum_shared(*self, dst)
     }
 
+    /// Reads one byte of each page. If another program has made a page unreadable, the read raises the signal that a
+    /// system call with the same bytes does not raise.
+    pub fn touch(&self) {
+        for at in (0..self.len).step_by(PAGE_LEN) {
+            // SAFETY: `new`'s caller vouches for `len` readable bytes.
+            unsafe { self.start.add(at).read_volatile() };
+        }
+        if let Some(last) = self.len.checked_sub(1) {
+            // SAFETY: as above.
+            unsafe { self.start.add(last).read_volatile() };
+        }
+    }
+
     /// Copies the first bytes to `dst`, word by word.
     pub(super) fn read(&self, dst: &mut [u8]) {
         assert!(dst.len() <= self.len);
@@ -105,6 +121,16 @@ pub(crate) struct FrameBytes<'a> {
 pub(crate) enum Stretch<'a> {
     Private(&'a [u8]),
     Shared(SharedBytes),
+}
+
+impl Stretch<'_> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Private(bytes) => bytes.len(),
+            Self::Shared(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl<'a> FrameBytes<'a> {

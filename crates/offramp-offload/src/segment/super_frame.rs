@@ -211,23 +211,20 @@ impl SuperFrame {
     fn write_with_head(&self, frame: FrameBytes<'_>, out: &mut [u8], stride: usize, count: usize) -> usize {
         let from = self.headers_end + self.written;
         let run = Run { segment_len: self.frame_len - self.headers_end, stride };
-        let Some(head) = self.head(frame.private) else { return 0 };
+        let stretch = frame.from(from);
+        let count = count.min(stretch.len() / run.segment_len);
+        let Some(head) = self.head(frame.private).filter(|_| count > 0) else { return 0 };
         let changes = self.changes();
-        let fitting = |len: usize| count.min(len / run.segment_len);
-        match frame.from(from) {
+        let len = count * run.segment_len;
+        match stretch {
             Stretch::Private(payload) => {
-                let count = fitting(payload.len());
-                let payload = &payload[..count * run.segment_len];
-                checksum::write_frames(&run, &head, payload, out, |n| changes.of(n));
-                count
+                checksum::write_frames(&run, &head, &payload[..len], out, |n| changes.of(n));
             }
             Stretch::Shared(payload) => {
-                let count = fitting(payload.len());
-                let payload = payload.part(0..count * run.segment_len);
-                checksum::write_frames(&run, &head, payload, out, |n| changes.of(n));
-                count
+                checksum::write_frames(&run, &head, payload.part(0..len), out, |n| changes.of(n));
             }
         }
+        count
     }
 
     /// Returns the headers of at most `count` next frames with the same [`Shape`]. Returns `None` if the headers are

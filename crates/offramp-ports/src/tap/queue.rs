@@ -11,6 +11,7 @@ use offramp_adapter::host_io::HostIo;
 use offramp_adapter::port::{HostPort, InPlace, PortError, SHARED_PIECES_MAX};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
+use offramp_offload::checksum::SharedBytes;
 use offramp_offload::count;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::RxMeta;
@@ -157,7 +158,13 @@ impl HostPort for TapQueue {
             match Errno::result(written) {
                 Ok(_) => return Ok(()),
                 Err(Errno::EINTR) => {}
-                Err(e) => return Err(port_error(e)),
+                Err(e) => {
+                    if e == Errno::EFAULT {
+                        // A guest made its memory unreadable. This read names the guest: it raises SIGBUS.
+                        frame.shared().iter().for_each(SharedBytes::touch);
+                    }
+                    return Err(port_error(e));
+                }
             }
         }
     }

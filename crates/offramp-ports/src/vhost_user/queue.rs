@@ -197,6 +197,14 @@ impl VhostQueue {
     }
 }
 
+impl Drop for VhostQueue {
+    /// Returns the chain of a frame that was sent. Otherwise, the next backend would send the frame again.
+    fn drop(&mut self) {
+        self.finish();
+        self.state.publish_transmit();
+    }
+}
+
 impl InPlace for VhostQueue {
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
