@@ -176,8 +176,8 @@ impl<W: Line> WirePort for PacketMemory<W> {
             return self.line.advance(now_ns, stats);
         }
         self.fill(now_ns);
-        // Ignore the wire's own result: the frames that `arrivals` reported are now in the memory, and the wire lost
-        // only frames that `arrivals` did not report.
+        // Ignore the wire's own result: the frames reported by `arrivals` are now in the memory, and the wire lost only
+        // other frames.
         self.line.advance(now_ns, stats);
         self.count(stats)
     }

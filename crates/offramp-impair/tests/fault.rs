@@ -411,7 +411,7 @@ fn one_by_one() -> AdapterConfig {
 #[test]
 fn a_segment_that_is_judged_wrongly_never_arrives_until_nobody_judges() {
     // Claim R8 (`offramp-model/cases/R8.toml`): a retransmission gets the wrong verdict again, so its connection
-    // stalls. A packet capture switches `rx-checksum` off, to see the frames that the adapter would drop. The
+    // stalls. A packet capture switches `rx-checksum` off, to see the frames otherwise dropped by the adapter. The
     // connection then continues.
     let faults = FaultConfig {
         verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 8 }),

@@ -286,7 +286,7 @@ impl Bench {
     }
 }
 
-/// Returns a UDP datagram, with a request to send it in IP fragments that fit the Ethernet MTU.
+/// Returns a UDP datagram, with a request to send it in IP fragments within the Ethernet MTU.
 fn datagram(payload: &[u8]) -> (TxMeta, Vec<u8>) {
     let (_, mut frame) = support::tcp_frame(0, 0, &[]);
     frame.truncate(34);

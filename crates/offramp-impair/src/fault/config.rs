@@ -60,7 +60,7 @@ pub struct FaultConfig {
     pub duplicate_one_in: Option<u32>,
     /// Additional delay of each frame on the wire, nanoseconds.
     pub delay_ns: u64,
-    /// Number of frames per group that is delivered to the host in reverse order; `None`: the order stays unchanged.
+    /// Number of frames in a group. The host receives each group in reverse order. `None`: the order stays unchanged.
     pub reverse_frames: Option<usize>,
     /// The fault of the checksum unit; `None`: the checksum unit is correct.
     pub verdict: Option<VerdictConfig>,

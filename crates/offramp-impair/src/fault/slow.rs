@@ -196,7 +196,7 @@ impl<W: ReadOut> WirePort for Slow<W> {
             return self.line.advance(now_ns, stats);
         }
         self.run(now_ns);
-        // The result is 0: the frames that `arrivals` reported are already copied, and the wire lost only other frames.
+        // The result is 0: the frames reported by `arrivals` are already copied, and the wire lost only other frames.
         // With the maximum number of copied frames, the wire advances at most to the end of the latest copy. The next
         // copy can begin at that time, and a packet memory records arrivals and reads in order of time.
         let is_full = self.ready.len() >= READY_FRAMES_MAX;
