@@ -375,19 +375,23 @@ impl Deliver {
         if frame.shared().is_empty() {
             return self.hand_over_in_order(outlet, meta, frame.bytes());
         }
-        self.release(outlet);
-        self.is_unflushed = true;
-        outlet.came_in(meta.segments.into());
+        self.begin_in_order(outlet, meta);
         outlet.hand_over_lent(self.rss.as_ref(), meta, frame);
     }
 
     /// Hands a frame over unchanged. Flushes the coalescer first, because the coalescer may hold earlier frames of the
     /// same flow.
     fn hand_over_in_order(&mut self, outlet: &mut Outlet<'_, impl HostPort>, meta: &RxMeta, frame: &[u8]) {
+        self.begin_in_order(outlet, meta);
+        outlet.hand_over(self.rss.as_ref(), meta, frame);
+    }
+
+    /// Flushes the coalescer before a frame bypasses it, and counts the frame as incoming.
+    #[inline]
+    fn begin_in_order(&mut self, outlet: &mut Outlet<'_, impl HostPort>, meta: &RxMeta) {
         self.release(outlet);
         self.is_unflushed = true;
         outlet.came_in(meta.segments.into());
-        outlet.hand_over(self.rss.as_ref(), meta, frame);
     }
 
     /// Returns the checksum mark of a segment whose checksums were just written. With `is_proved`, the checksum is
