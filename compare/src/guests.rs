@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Kernel, file system, memory and card options are the same for all backends. All guests run during the whole
-//! comparison. Only one backend at a time has traffic. Of the other backends, those that poll are stopped (SIGSTOP).
+//! comparison. Only one backend at a time has traffic. Idle backends with polling threads are stopped (SIGSTOP).
 //! The printed table is Markdown, with a row for each kind of traffic and a column for each backend.
 
 mod backend;

@@ -206,8 +206,8 @@ pub trait HostPort: InPlace {
     }
 
     /// Returns the cost of the last [`HostPort::tx_next`] or [`HostPort::tx_hold`] in addition to the frame's own
-    /// bytes, in equivalent bytes: the number of bytes that can be copied in the same time. The cost also counts after
-    /// a refused frame or without a frame. The cost is charged to the budget of the turn, because a guest may split a
+    /// bytes. The unit is an equivalent byte: the time to copy one byte. The cost also counts after a refused frame or
+    /// without a frame. The cost is charged to the budget of the turn, because a guest may split a
     /// frame into a thousand descriptors.
     #[inline]
     fn tx_cost_bytes(&self) -> usize {

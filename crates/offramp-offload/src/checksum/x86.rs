@@ -51,8 +51,8 @@ macro_rules! copying {
         /// Copies `len` bytes and computes their sum. Stores at aligned addresses, except in the first and the last
         /// vector, which overlap their neighbours.
         ///
-        /// Another program can write to the source at the same time. The sum is the sum of the copied bytes: an
-        /// overlap is read and stored twice, and the sum contains the bytes that were stored last.
+        /// Another program can write to the source at the same time. The sum is the sum of the copied bytes. An overlap
+        /// is read and stored twice; the bytes stored last count.
         ///
         /// # Safety
         /// The processor has the features, and `len` lies in `kernel::LENS`. At `from`, `len` bytes are readable. At

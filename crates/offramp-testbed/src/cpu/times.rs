@@ -50,7 +50,7 @@ impl CpuTime {
 
     /// Returns the working time, neither idle nor stolen, within a window of `elapsed_us`. `self` is the processor's
     /// time in this window. A spinning thread ([`AwakeCpus`](super::AwakeCpus)) ran on the processor for
-    /// `kept_awake_us` of the window. That time is neither working time nor stolen.
+    /// `kept_awake_us` of the window. The result excludes this time.
     ///
     /// The kernel measures idle time exactly, reports idle time in whole ticks, and samples the other columns. The
     /// share of stolen time that overlaps idle time is unknown, between 0 and 100 %. The likely value assumes that

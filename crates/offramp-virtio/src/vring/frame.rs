@@ -110,9 +110,9 @@ impl Vring {
         }
     }
 
-    /// Writes a received frame like [`Vring::write_frame`]. The frame's first bytes are in private memory, and the other
-    /// bytes are in `shared` memory that another driver can write at the same time: the address and the length of each
-    /// piece. Each byte is read once.
+    /// Writes a received frame like [`Vring::write_frame`]. The first bytes of the frame are in `front`, in private
+    /// memory. The other bytes are in `shared` pieces, each given by its address and length. Another driver can write to
+    /// the pieces at the same time. Each byte is read once.
     ///
     /// # Safety
     /// The pieces must be readable. No reference to a byte of the pieces may exist.

@@ -86,8 +86,8 @@ pub(in crate::vhost_user) struct QueueState {
     pub(super) returned_unused: usize,
     /// The chain of the last fetched frame, if the frame's payload stays in the guest's memory.
     pub(super) kept: Option<Chain>,
-    /// Cost of the last fetch in addition to the frame's own bytes, in equivalent bytes: the number of bytes that can
-    /// be copied in the same time. A fetch without a frame can also have a cost.
+    /// Cost of the last fetch in addition to the frame's own bytes, in the unit of
+    /// [`tx_cost_bytes`](offramp_adapter::port::HostPort::tx_cost_bytes). A fetch without a frame can also have a cost.
     pub(super) tx_cost_bytes: usize,
     /// The guest's receive filter. If `None`, the guest receives every frame.
     pub(super) filter: Option<Arc<Filter>>,

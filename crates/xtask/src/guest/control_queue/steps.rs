@@ -111,8 +111,8 @@ const ALL_OFFLOADS: &str = r#"["GUEST_CSUM", "GUEST_TSO4", "GUEST_TSO6", "GUEST_
 const ALL_KINDS: &str = r#"["IPV4", "TCPV4", "UDPV4", "IPV6", "TCPV6", "UDPV6"]"#;
 const ALL_BUT_UDPV4: &str = r#"["IPV4", "TCPV4", "IPV6", "TCPV6", "UDPV6"]"#;
 
-/// Commands that set the Toeplitz key: a key whose hash is always 0, and Microsoft's key, for which hash values are
-/// published.
+/// Commands to set the Toeplitz key. The first key makes every hash 0. The second is Microsoft's key, with published
+/// hash values.
 const ZERO_KEY: &str = "ethtool -X eth0 hkey 00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:\
                         00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00";
 const KEY: &str = "ethtool -X eth0 hkey 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:\
