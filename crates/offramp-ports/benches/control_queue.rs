@@ -33,7 +33,7 @@ const BUFFER_LEN: usize = 256;
 const FRAME_LEN: usize = 60;
 const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const RECEIVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// An address in the receiver's table, and a VLAN in its filter.
+/// An address in the receiver's address table, and a VLAN in the receiver's filter.
 const OF_TABLE: [u8; 6] = [2, 0, 0, 0, 1, 16];
 const VID: u8 = 5;
 /// Number of station addresses and of group addresses in the receiver's table.
@@ -49,7 +49,7 @@ struct Setting {
     commands: Vec<Vec<u8>>,
     to: [u8; 6],
     is_tagged: bool,
-    /// The index of the setting for comparison.
+    /// The index of the setting with which this setting is compared.
     beside: usize,
 }
 

@@ -19,7 +19,7 @@ use offramp_ports::ipsec_mb;
 
 /// Required speed of sealing a packet of 1,420 bytes, relative to aws-lc.
 const SPEED_OVER_AWS_LC: f64 = 1.8;
-/// The peer of the comparison.
+/// The name of the results with which ipsec-mb is compared.
 const WITH_AWS_LC: &str = "with aws-lc";
 
 #[global_allocator]

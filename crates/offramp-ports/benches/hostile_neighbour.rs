@@ -1,12 +1,12 @@
-//! Measures the effect of a guest on other guests of the same switch. The benchmark measures round trips between two
-//! guests, and the time until a command of one guest is answered and its setting applies. The neighbour is idle, only
-//! computes, or sends as fast as possible. A sending neighbour sends frames to itself, bad chains, or control-queue
-//! commands that change all rings of the neighbour.
+//! Measures the effect of a guest, the neighbour, on other guests of the same switch. The benchmark measures round
+//! trips between two guests, and the time until a command of one guest is answered and its setting applies. The
+//! neighbour is idle, only computes, or sends as fast as possible. A sending neighbour sends frames to itself, bad
+//! chains, or control-queue commands that change all rings of the neighbour.
 //!
 //! `cargo bench -p offramp-ports --bench hostile_neighbour`
 //!
 //! The switch, the neighbour and the two other guests need a processor each. With fewer processors, the figures include
-//! waits for a processor, even next to a neighbour whose frames are dropped.
+//! waits for a processor, even while all frames of the neighbour are dropped.
 
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};

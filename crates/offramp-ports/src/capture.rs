@@ -17,7 +17,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
-/// Size of a queued packet in addition to its bytes: the queue's entry, and the allocator's header.
+/// Memory of a queued packet in addition to the packet's bytes, in bytes: the entry in the queue, and the allocator's
+/// header.
 const PACKET_OVERHEAD: usize = size_of::<Packet>() + 16;
 
 /// The direction of a packet, as seen by its host.
@@ -51,8 +52,8 @@ pub struct Packet {
     pub queue: usize,
     /// The packet's vnet header.
     pub vnet: Vnet,
-    /// The number of the packet's frames that were lost, and the reason. Of several reasons, the first in the order of
-    /// `Loss::ALL`. `None` if no frame was lost.
+    /// The number of the packet's wire frames that were lost, and the reason. If the frames were lost for several
+    /// reasons, this is the first of these reasons in the order of `Loss::ALL`. `None` if no frame was lost.
     pub lost: Option<(Loss, u64)>,
     /// Length of the packet, in bytes.
     pub len: usize,
@@ -62,7 +63,7 @@ pub struct Packet {
     pub missed: u64,
 }
 
-/// The tap point for captures of a port's frames. Dropping the point ends its capture.
+/// The point at which a capture copies a port's frames. Dropping the point ends its capture.
 #[derive(Debug, Default)]
 pub struct CapturePoint {
     /// Number of starts and stops of captures. The data thread locks `sink` only when this number has changed.
@@ -176,8 +177,9 @@ pub struct Watched<H> {
     /// The port's control, with the statistics that show whether a sent frame was lost.
     control: Arc<PortControl>,
     queue: usize,
-    /// The value of [`CapturePoint::changes`] when this wrapper last took over the point's sink. During a capture, this
-    /// field is one less than that value, so that each fetch calls `tx_next_watched`.
+    /// Without a capture: the value of [`CapturePoint::changes`] when this wrapper last took over the point's sink.
+    /// During a capture: one less than that value. The two values then differ at every fetch, so each fetch calls
+    /// `tx_next_watched`.
     changes: u32,
     watch: Option<Watch>,
 }
@@ -190,7 +192,7 @@ struct Watch {
     sink: Arc<Sink>,
     /// The value of [`CapturePoint::changes`] when the wrapper took over `sink`.
     changes: u32,
-    /// The last frame sent by the host. Whether this frame is lost is known when the next frame is fetched.
+    /// The last frame sent by the host. The adapter knows only at the next fetch whether this frame was lost.
     sent: Option<Packet>,
     /// The number of lost frames for each [`Loss`] when `sent` was fetched.
     lost: LostFrames,
@@ -281,7 +283,8 @@ impl<H: HostPort> Watched<H> {
 impl<H: HostPort> InPlace for Watched<H> {
     pass_on!(host: rx_append rx_wants_commit);
 
-    /// Refuses frames written in place during a capture, because their bytes are only in the host's memory.
+    /// Returns false during a capture. A frame written in place exists only in the host's memory, where the capture
+    /// cannot copy it.
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         self.watch.is_none() && self.host.rx_reserve(slot, head)
@@ -291,7 +294,8 @@ impl<H: HostPort> InPlace for Watched<H> {
     fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
         let outcome = self.host.rx_commit(slot, meta, head, len);
         if self.watch.is_some() {
-            // The frame was started before the capture, so only its head can be copied.
+            // The port reserved this frame before the capture started. Only the frame's head is in private memory and
+            // can be copied.
             self.note_received(meta, head, len, outcome);
         }
         outcome
@@ -302,7 +306,7 @@ impl<H: HostPort> HostPort for Watched<H> {
     pass_on!(host: tx_frame tx_frame_with_tag tx_lend tx_lend_with_tag tx_unasked tx_queue tx_cost_bytes steering rx_queue rx_lost_to_limit rx_flush);
     pass_on!(host: rx_deliver_lent interrupts accepts honours_data_valid);
 
-    /// A capture reads the frame, too.
+    /// Returns false during a capture, because the capture also reads the frame and needs it in private memory.
     #[inline]
     fn rx_takes_shared(&self) -> bool {
         self.watch.is_none() && self.host.rx_takes_shared()

@@ -8,8 +8,8 @@ use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
 
-/// Offset of the frame, in bytes. The room before the frame can hold a VLAN tag; one cache line keeps the frame
-/// aligned.
+/// Offset of the frame in its buffer, in bytes. A VLAN tag fits before the frame. The offset is one cache line, so the
+/// frame is aligned.
 const FRAME_AT: usize = 64;
 
 /// A sink of frames that can also send one frame repeatedly.

@@ -32,8 +32,8 @@ pub const QUEUES_MAX: u16 = 256;
 /// Default maximum length of a super-frame, in bytes: an IP packet of 65536 bytes after an Ethernet header with two
 /// VLAN tags.
 pub const FRAME_LEN_MAX: usize = 65536 + 22;
-/// Default size of a queue's socket buffer in the kernel, in bytes per direction: about a hundred super-frames. The
-/// kernel charges a super-frame to the buffer with considerably more bytes than the length of the super-frame.
+/// Default size of a queue's socket buffer in the kernel, in bytes per direction: about a hundred super-frames. For
+/// each super-frame, the kernel charges the buffer with considerably more bytes than the frame's length.
 pub const BUFFER_LEN_DEFAULT: usize = 8 << 20;
 
 /// The parameters for opening an interface.

@@ -121,8 +121,8 @@ mod tests {
             set_tcp_window_clamp(&server, window).unwrap();
             offers.push(tcp_info(&watched).unwrap().tcpi_snd_wnd);
         }
-        // The kernel does not retract an earlier offer, and a single short segment makes the kernel recompute the
-        // window. Compare the median.
+        // A single offer can exceed the limit: the kernel does not retract an earlier offer, and recomputes the window
+        // after a short segment. So the test compares the median of all offers with the limit.
         offers.sort_unstable();
         assert!(offers[offers.len() / 2] <= window, "{offers:?}");
         sender.join().unwrap();

@@ -1,8 +1,8 @@
 //! A Linux TAP interface as a host port: the host is the kernel's TCP/IP.
 //!
 //! A created interface exists as long as its network namespace exists and one of its descriptors is open. The kernel
-//! removes the interface even if the process crashes or the namespace is deleted. [`Tap::attach`] instead takes an
-//! interface made by another program, which stays.
+//! removes the interface even if the process crashes or the namespace is deleted. [`Tap::attach`] instead uses an
+//! interface made by another program. That interface remains after the adapter ends.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -94,7 +94,7 @@ pub enum TapError {
     /// Another program has attached to the existing interface.
     #[error("tap \"{0}\": another program uses the interface; end that program, or choose another interface")]
     InUse(String),
-    /// The existing interface has one queue pair.
+    /// Several queue pairs were requested, but the existing interface has only one.
     #[error(
         "tap \"{name}\": {queues} queue pairs, but the interface has one; use 1, or make it again: \
          ip tuntap add {name} mode tap multi_queue"
@@ -242,7 +242,7 @@ impl Tap {
         &self.shared.name
     }
 
-    /// Returns the MTU at the opening of the interface, in bytes of the IP packet.
+    /// Returns the MTU that the interface had when it was opened, in bytes of the IP packet.
     pub fn mtu(&self) -> u32 {
         self.mtu
     }

@@ -166,7 +166,8 @@ impl<'a> VhostUserBuilder<'a> {
             sandbox.enter_thread(ThreadKind::Port);
             session.run(listener.as_ref());
             drop((listener, is_serving));
-            // `io_destroy(2)` waits for the kernel (RCU), for tens of milliseconds. Nothing else waits for it.
+            // `io_destroy(2)` waits tens of milliseconds for a grace period of the kernel (RCU). `VhostUser::close`
+            // does not wait for this drop.
             drop(context);
         };
         builder.spawn(serve).map_err(system("starting a thread"))?;
@@ -236,7 +237,7 @@ pub struct VhostUser {
     alarm: Alarm,
     ended: Arc<Mutex<Option<String>>>,
     stop: Arc<EventFd>,
-    /// Disconnected at the end of the control thread's service; `None` after [`VhostUser::close`].
+    /// A channel that disconnects when the control thread stops serving frontends. `None` after [`VhostUser::close`].
     control: Option<Receiver<Infallible>>,
     /// The socket's file, if this port is a server and created the socket.
     socket_file: Option<SocketFile>,
@@ -282,7 +283,8 @@ impl VhostUser {
     /// destroys its I/O context. The queues continue without a guest until the queues' threads drop the queues.
     pub fn close(&mut self) {
         self.begin_close();
-        // No thread polls the queues that were not taken. Drop these queues, so that no thread waits for them.
+        // No thread polls the queues that were not taken. Drop these queues, so that the control thread does not wait
+        // for their answers.
         self.queues.clear();
         if let Some(control) = self.control.take() {
             // The thread never sends: the call returns when the thread drops its end, also after a panic.

@@ -1,9 +1,9 @@
 //! A thread that polls tasks, and sleeps when no task has work.
 //!
-//! One worker can poll several tasks in turn, including both ends of one cable. If one worker polls both ends of a
-//! cable, a frame crosses from host to host within the processor's cache. The worker sleeps in one `ppoll` on the
-//! tasks' descriptors and an `eventfd`. Other threads, such as the thread at the opposite end of a cable, wake the
-//! worker through the `eventfd`.
+//! One worker can poll several tasks in turn, including both ends of one cable (a direct connection between two hosts).
+//! If one worker polls both ends of a cable, a frame moves from host to host within the processor's cache. The worker
+//! sleeps in one `ppoll` on the tasks' descriptors and an `eventfd`. Other threads, such as the thread at the opposite
+//! end of a cable, wake the worker through the `eventfd`.
 
 use crate::bell::Bell;
 use crate::sys::cpu;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum sleep, a safeguard against a lost wake-up. Polling 500 idle ports takes 2 ms.
 pub const SLEEP_MAX: Duration = Duration::from_secs(10);
-/// Poll interval for a host without notifications, such as a guest whose ring lacks a kick.
+/// Poll interval for a host without notifications, such as a guest whose ring lacks a kick descriptor.
 pub const LOOK: Duration = Duration::from_millis(10);
 /// Timer slack of a sleep in nanoseconds: the smallest allowed value. The kernel's default of 50 us is longer than most
 /// delays by interrupt moderation.

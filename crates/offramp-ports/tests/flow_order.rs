@@ -59,7 +59,7 @@ const PATTERN_LEN: usize = 65_521;
 /// Maximum payload of a super-frame, in bytes.
 const PAYLOAD_MAX: usize = SEGMENTS_MAX * MTU;
 
-/// A host at one end of the test.
+/// One of the two hosts between which a test runs traffic.
 trait End: Send {
     /// Sends a frame. Returns whether the host accepted the frame.
     fn send(&mut self, meta: &TxMeta, segments: usize, frame: &[u8]) -> bool;
@@ -150,7 +150,7 @@ struct Sender {
     rng: ChaCha8Rng,
     at: Vec<u64>,
     ids: Vec<u16>,
-    /// The current flow, and the number of its remaining frames.
+    /// The flow that is sending, and the number of frames that it sends before another flow is chosen.
     turn: (usize, usize),
 }
 

@@ -1,9 +1,9 @@
 //! Compares receive coalescing with the kernel. Linux' GRO and offramp's coalescer process the same frames. The outputs
 //! are compared piece by piece, with every byte and all metadata.
 //!
-//! A row of a table with an intended difference states both outputs and the reason. The rows hold for Linux 6.18; other
-//! versions differ in coalescing with CWR and with fixed IDs. `OFFRAMP_VECTORS` and `OFFRAMP_SEED` set the number of
-//! random cases and their seed.
+//! In the tables below, each row with an intended difference states both outputs and the reason. The rows hold for
+//! Linux 6.18; other versions differ in coalescing with CWR and with fixed IDs. `OFFRAMP_VECTORS` and `OFFRAMP_SEED`
+//! set the number of random cases and their seed.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -197,8 +197,8 @@ fn rows_of_headers() -> Vec<Row> {
     ]
 }
 
-/// Reason for a difference in fixed IDs. The partial checksums of the kernel's frames show that the kernel had
-/// coalesced the frames.
+/// The reason for the difference in a row with fixed IDs. The kernel delivers single frames, but their partial
+/// checksums show that the kernel had coalesced the frames before.
 const FIXED_ID: &str =
     "Linux restores the ID of a datagram without DF by a mark of its own; virtio has none (RFC 6864)";
 
@@ -392,7 +392,7 @@ fn repeats_id(packets: &[Packet]) -> bool {
     packets.iter().enumerate().any(|(n, a)| packets[..n].iter().any(|b| is_like(a, b)))
 }
 
-/// Returns two to six frames, of one or two flows, that can be coalesced or nearly can.
+/// Returns two to six consecutive segments of one flow, or of two interleaved flows.
 fn random_flow(random: &mut ChaCha8Rng) -> Vec<Packet> {
     let size = if random.random_bool(0.9) { random.random_range(1..200) } else { random.random_range(200..9000) };
     let count = random.random_range(2..=6);
@@ -433,8 +433,8 @@ fn disorder(random: &mut ChaCha8Rng, packets: &mut Vec<Packet>, n: usize) -> &'s
     }
 }
 
-/// Changes one field of one frame. For each permitted difference from the kernel, a row above states the expected
-/// outcome.
+/// Changes one field of one frame. For each difference from the kernel that is permitted here, a row of the tables
+/// above states the expected outcome.
 fn mutate(random: &mut ChaCha8Rng, packet: &mut Packet) -> (&'static str, Option<&'static str>) {
     let name = match random.random_range(0..4) {
         0 => mutate_network(random, packet),

@@ -150,8 +150,8 @@ fn while_its_frames_wait_for_the_limit_a_guest_gets_completions_and_a_disabled_r
                 queue
             }
         });
-        // While the thread holds the queue, only `tx_hold` can apply the ring setup and discard the frames of a
-        // disabled ring.
+        // The thread that owns the queue calls only `tx_hold`. These calls must apply the ring setup and discard the
+        // frames of a disabled ring.
         let mut guest = case.guest().connect(&port.config().socket);
         guest.frontend().set_vring_enable(1, false).unwrap();
         guest.tx(0).send(&VnetHeader::default(), &[&sent]);

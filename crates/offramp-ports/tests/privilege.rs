@@ -58,7 +58,7 @@ fn run_all() {
     check("threads", Some(0o666), "a process with several threads cannot enter a user namespace");
 }
 
-/// Runs a case as root of a user namespace that permits no further user namespace, without capabilities.
+/// Runs a case without capabilities, as root of a user namespace in which no further user namespace can be created.
 fn refused_namespaces_are_named() {
     let mut command = Command::new("/proc/self/exe");
     command.env(CASE, "refuses");

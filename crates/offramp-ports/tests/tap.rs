@@ -212,8 +212,8 @@ fn a_frame_given_to_the_host_reaches_its_socket() {
     assert_eq!((counted.rx_packets, counted.rx_bytes), (1, frame.len() as u64));
 }
 
-/// Returns an Ethernet frame with a datagram from the peer's port 5000 to the host's port 6000. The checksum is partial
-/// and its field can have any value, because the host trusts the checksum.
+/// Returns an Ethernet frame with a datagram from the peer's port 5000 to the host's port 6000. The checksum is
+/// partial. Its field can have any value, because the host does not verify a partial checksum.
 fn datagram_to_host(payload: &[u8]) -> (PartialChecksum, Vec<u8>) {
     let mut ip = [0x45, 0, 0, 28 + payload.len() as u8, 0, 0, 0, 0, 64, UDP, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1];
     let sum: u32 = ip.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();

@@ -1,5 +1,5 @@
-//! Tests of requirements in virtio 1.3 and vhost-user for a network backend, that no other test file covers. The
-//! numbers refer to the table in `docs/vhost-user.md`.
+//! Tests of those requirements in virtio 1.3 and vhost-user for a network backend that no other test file covers.
+//! Numbers such as V34 refer to the table in `docs/vhost-user.md`.
 
 use std::os::fd::AsFd;
 
@@ -68,7 +68,7 @@ fn connect(rig: &Rig) -> Frontend {
     Frontend::connect(rig.socket(0))
 }
 
-// The configuration.
+// Tests of the configuration.
 
 #[test]
 fn v1_v2_v4_v9_r4_the_configuration_is_in_range_and_can_be_read_before_features_are_agreed() {
@@ -172,7 +172,7 @@ fn every_ring_feature_can_be_switched_off() {
     }
 }
 
-// Transmit.
+// Tests of transmission.
 
 #[test]
 fn v12_v21_flags_that_are_not_known_are_ignored() {
@@ -294,7 +294,7 @@ fn v20_a_frame_without_a_request_is_not_taken_for_right() {
     }
 }
 
-// Receive.
+// Tests of reception.
 
 #[test]
 fn v22_v23_without_mergeable_buffers_a_frame_takes_one_chain() {
@@ -477,7 +477,7 @@ fn v34_v37_v39_v40_what_is_told_of_a_frame_is_true() {
     assert_eq!(exchange(&mut a, &mut b, &VnetHeader::default(), &other, 1)[0].vnet().flags, 0, "V40");
 }
 
-// Rings.
+// Tests of rings.
 
 #[test]
 fn r1_nothing_is_taken_before_the_ring_is_started() {
@@ -716,7 +716,7 @@ fn r13_chains_are_used_in_the_order_in_which_they_were_made_available() {
     }
 }
 
-// vhost-user.
+// Tests of the vhost-user protocol.
 
 #[test]
 fn every_dialect_brings_a_guest_up() {

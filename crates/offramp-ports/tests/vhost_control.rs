@@ -1,5 +1,5 @@
 //! Tests of the control queue served by the port (virtio 1.3, 5.1.6.5): the driver's commands, byte for byte, and
-//! arbitrary bytes from a guest. The numbers refer to the table in `docs/vhost-user.md`.
+//! arbitrary bytes from a guest. Numbers such as V56 refer to the table in `docs/vhost-user.md`.
 
 mod configuration;
 mod filters;
@@ -90,7 +90,7 @@ fn what_a_guest_sets_is_acknowledged_and_shown_and_can_be_asked_for() {
     }
 }
 
-/// V56, V57: the guest chooses the pair, regardless of the rings enabled by the frontend.
+/// Requirements V56 and V57: the guest chooses the pair, regardless of the rings enabled by the frontend.
 #[test]
 fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
     const SECOND_RECEIVE: u32 = 2;

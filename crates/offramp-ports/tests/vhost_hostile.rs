@@ -959,7 +959,8 @@ fn a_descriptor_that_is_no_eventfd_is_refused() {
         assert!(is_refused(negotiated(&rig).set_vring_kick(1, Some(fd))), "kick: {fd:?}");
         assert!(is_refused(negotiated(&rig).set_vring_err(1, Some(fd))), "err: {fd:?}");
     }
-    // A descriptor with both ends of a pipe would block its only holder, which is both writer and reader.
+    // A descriptor opened for both ends of a pipe must be refused, too. A write to a full pipe waits for the reader,
+    // and the only holder of this descriptor would wait for itself.
     let (read_end, _pipe) = nix::unistd::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
     let both_ends = std::fs::File::options().read(true).write(true).open(path).unwrap();

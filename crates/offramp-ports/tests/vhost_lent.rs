@@ -90,7 +90,7 @@ fn super_frame_header() -> VnetHeader {
     }
 }
 
-/// Polls the pair at time 0, and sleeps for no time, as a worker does.
+/// Polls the pair at time 0, then arms and disarms its host, like a worker whose sleep ends at once.
 fn turn(pair: &mut QueuePair<VhostQueue, CableEnd>) {
     pair.poll(0).expect("a port that goes on");
     pair.host_mut().arm();

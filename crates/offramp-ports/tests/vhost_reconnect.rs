@@ -353,7 +353,7 @@ fn calls_that_lead_into_each_other_hold_no_thread() {
     wait_until("the end of the threads", || call_threads() == 0);
 }
 
-/// Returns the number of connections in the storm. `.ci/nightly` uses 10,000.
+/// Returns the number of connections that the test with a storm of connections makes. `.ci/nightly` uses 10,000.
 fn storm_connections() -> usize {
     std::env::var("OFFRAMP_STORM_CONNECTIONS").map_or(1000, |number| number.parse().expect("a number"))
 }
@@ -846,7 +846,8 @@ fn messages_with_descriptors_leave_none_behind_however_often_they_are_sent() {
     (0..500).for_each(|_| round(event.as_fd()));
     expect_no_more_than(&before);
     drop(frontend);
-    // Unexpected descriptors, too many descriptors, and an incomplete message.
+    // Send three kinds of invalid messages, with 1 to 253 descriptors: a message that takes no descriptors, an invalid
+    // memory table, and an unknown request.
     let before = Held::now();
     for round in 0..300 {
         let frontend = Frontend::connect(rig.socket(0));

@@ -155,9 +155,9 @@ fn memory_that_is_replaced_moves_no_flow() {
     }
 }
 
-/// Sends random flows, which the receiver also sends on random pairs, while pairs are switched on and off. Each frame
-/// must arrive once, on an enabled pair, and in the order of its flow within every pair. After a flow has moved, no
-/// frame of the flow may arrive on the old pair.
+/// Sends frames of random flows while pairs are switched on and off. The receiver also sends frames of these flows, on
+/// random pairs. Each frame must arrive once, on an enabled pair, and in the order of its flow within every pair. After
+/// a flow has moved, no frame of the flow may arrive on the old pair.
 #[test]
 fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
     const FLOWS: u16 = 12;

@@ -11,8 +11,8 @@ use super::SysError;
 
 /// The id that denotes the calling thread in system calls.
 const THIS_THREAD: Pid = Pid::from_raw(0);
-/// The nice value of the lowest priority. `/proc/stat` counts threads of this priority as `nice`, separate from other
-/// threads.
+/// The nice value of the lowest priority. `/proc/stat` reports the processor time of these threads as `nice`,
+/// separately from the time of other threads.
 const NICEST: libc::c_int = 19;
 /// Nanoseconds per second.
 const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -35,7 +35,7 @@ pub fn online() -> Vec<usize> {
 /// Pins the calling thread, and the threads that this thread starts later, to these processors.
 ///
 /// # Errors
-/// Returns an error if none of the processors exists and is allowed, or a number is out of range.
+/// Returns an error if the thread may run on none of these processors, or a number is out of range.
 pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
     pin_thread(THIS_THREAD.as_raw(), cpus)
 }

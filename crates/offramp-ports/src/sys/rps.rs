@@ -85,7 +85,7 @@ fn open_sysfs() -> io::Result<OwnedFd> {
     descriptor(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), libc::FSMOUNT_CLOEXEC, attributes) })
 }
 
-/// Takes the descriptor that a system call returned.
+/// Converts the result of a system call that returns a new descriptor.
 fn descriptor(result: libc::c_long) -> io::Result<OwnedFd> {
     let descriptor = Errno::result(result).map_err(|e| SysError::new("mounting a sysfs", e))?;
     let descriptor = RawFd::try_from(descriptor).expect("the kernel returns descriptors below 2^31");

@@ -2,8 +2,8 @@
 //!
 //! A seccomp filter belongs to a thread, and a new thread inherits the filters of its parent. The first thread
 //! therefore installs the filter of the process before it starts other threads, so that every thread has a filter. In
-//! addition, each thread installs the stricter filter of its kind. For a thread with several filters, the kernel takes
-//! the strictest result.
+//! addition, each thread installs the stricter filter of its [`ThreadKind`]. For a thread with several filters, the
+//! kernel takes the strictest result.
 //!
 //! A system call outside the lists of permitted calls ends the process (`SIGSYS`). A correct thread makes no forbidden
 //! call, so the caller is an attacker. Only optional calls of libraries fail with an error. `clone3` fails because a
@@ -203,8 +203,8 @@ const fn without_execution(number: libc::c_long) -> Call {
     bits(number, 2, libc::PROT_EXEC as u64, 0)
 }
 
-/// Calls of every thread, for the allocator, locks, clocks, signals, start and end of a thread, and a panic with its
-/// message.
+/// Calls that every thread needs: for the allocator, locks, clocks, signals, the start and end of a thread, and the
+/// message of a panic.
 const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_brk),
     any(libc::SYS_clock_getres),
@@ -353,7 +353,7 @@ const MAIN: &[Call] = &[
     any(libc::SYS_statx),
     any(libc::SYS_unlinkat),
     equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
-    // An existing TAP gets its previous vnet header.
+    // At shutdown, the daemon restores the previous vnet header of an existing TAP.
     equal(libc::SYS_ioctl, 1, TUNSETVNETHDRSZ),
     equal(libc::SYS_ioctl, 1, TUNSETVNETLE),
     #[cfg(target_arch = "x86_64")]
@@ -408,8 +408,8 @@ const MAKING: &[Call] = &[
     any(libc::SYS_rename),
 ];
 
-/// Optional calls of libraries in any thread. The allocator reads the number of processors and the overcommit mode. A
-/// panic reads the program's file and the working directory.
+/// Calls that libraries make in any thread, and that may fail. The allocator reads the number of processors and the
+/// overcommit mode. A panic reads the program's file and the working directory.
 const TRIED: &[libc::c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_getcwd,

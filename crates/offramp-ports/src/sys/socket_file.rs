@@ -284,7 +284,7 @@ pub fn hint(cause: &io::Error, path: &Path) -> String {
         io::ErrorKind::NotFound => format!("; create the directory {directory}"),
         io::ErrorKind::PermissionDenied => {
             let owner = fs::metadata(parent).map(|found| found.uid()).ok().filter(|owner| *owner != user.as_raw());
-            // Other programs may need the owner of a directory with files.
+            // If the directory contains files, other programs may depend on the directory's owner.
             let is_empty = fs::read_dir(parent).is_ok_and(|mut files| files.next().is_none());
             let cure = if is_empty {
                 format!("run \"rmdir {directory}\" if no daemon uses it, or \"chown {user} {directory}\"")

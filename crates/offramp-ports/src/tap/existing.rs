@@ -34,7 +34,8 @@ impl Tap {
     /// Returns an error if the interface does not exist, is not a TAP, is in use, or has too few queues.
     pub fn check(name: &str, queues: u16) -> Result<(), TapError> {
         let found = find(name, queues)?;
-        // Linux does not report the queue of an interface with one queue, but its carrier is on while a program uses it.
+        // For an interface with one queue, Linux does not report whether a program has attached. But the carrier is on
+        // while a program is attached.
         if found.has_carrier && !found.is_multi_queue { Err(TapError::InUse(name.to_owned())) } else { Ok(()) }
     }
 
@@ -43,7 +44,7 @@ impl Tap {
     pub fn restore(&self) {
         if let Some(header) = self.header_before {
             let fd = self.shared.fds[0].as_fd();
-            // A deleted interface refuses both, and needs neither.
+            // Both calls fail on a deleted interface, where nothing needs to be restored.
             let _ = ioctl::set_offload(fd, 0).and_then(|()| ioctl::set_header(fd, header));
         }
     }

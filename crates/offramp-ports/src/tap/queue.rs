@@ -160,7 +160,8 @@ impl HostPort for TapQueue {
                 Err(Errno::EINTR) => {}
                 Err(e) => {
                     if e == Errno::EFAULT {
-                        // A guest made its memory unreadable. This read names the guest: it raises SIGBUS.
+                        // A guest made its memory unreadable. Reading the same memory here raises SIGBUS, whose handler
+                        // determines the guest from the address.
                         frame.shared().iter().for_each(SharedBytes::touch);
                     }
                     return Err(port_error(e));

@@ -23,8 +23,8 @@ use offramp_virtio::control::{Command, MacAddress, NotificationCoalescing, Recei
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A driver that has negotiated one of these features finds all queue pairs of the device; any other driver finds one
-/// pair (virtio 1.3, 5.1.2).
+/// A driver that has negotiated one of these features sees all queue pairs of the device. Any other driver sees only
+/// one pair (virtio 1.3, 5.1.2).
 const SEVERAL_PAIRS: u64 = MQ | RSS;
 
 /// The settings that a guest made through its control queue.
@@ -78,7 +78,7 @@ pub(super) struct Settings {
     guest_offloads: u64,
     coalescing: Vec<Option<Coalescing>>,
     /// The last coalescing settings for all receive rings and for all transmit rings. A queue that comes into use again
-    /// gets these settings (V75, V76).
+    /// gets these settings (requirements V75 and V76).
     of_all: [Option<Coalescing>; 2],
     filter: Arc<Filter>,
     rss: Option<Arc<Rss>>,
@@ -134,7 +134,7 @@ pub(super) struct Control {
 }
 
 impl Settings {
-    /// Returns the settings of a device after a reset (V51, V56, V79).
+    /// Returns the settings of a device after a reset (requirements V51, V56 and V79).
     fn after_reset(negotiated: u64, rules: &Rules) -> Self {
         // A driver without a control queue cannot add a VLAN, even if `CTRL_VLAN` was negotiated (DPDK).
         let vlans = (negotiated & CTRL_VQ != 0 && negotiated & CTRL_VLAN != 0).then(VlanTable::default);
@@ -157,8 +157,8 @@ impl Settings {
     }
 
     /// Changes the number of queue pairs in use. A queue that comes into use again gets the last coalescing settings
-    /// that the guest made for all queues of its direction (V75, V76). The change removes the guest's indirection
-    /// table, so afterwards the port steers the flows.
+    /// that the guest made for all queues of its direction (requirements V75 and V76). The change removes the guest's
+    /// indirection table, so afterwards the port steers the flows.
     fn with_queue_pairs(mut self, pairs: u16) -> Self {
         self.rss = self.rss.map(|rss| Arc::new(Arc::unwrap_or_clone(rss).without_table()));
         self.queue_pairs = pairs;
@@ -271,8 +271,8 @@ impl Control {
     }
 
     /// Returns the settings for one data ring. The guest chooses its receive pairs, unless the frontend serves the
-    /// control queue. The guest can transmit on all pairs enabled by its frontend, so that frames queued before a
-    /// reduction of the pairs are not lost.
+    /// control queue. The guest can transmit on all pairs enabled by its frontend, so that frames queued before the
+    /// guest reduced its number of pairs are not lost.
     pub(super) fn of_ring(&self, settings: &Settings, vring: usize) -> RingSettings {
         let (side, pair) = Side::of(vring);
         let has_chosen = self.negotiated & CTRL_VQ != 0 && self.has_run;
@@ -316,7 +316,7 @@ impl Control {
         types
     }
 
-    /// Returns whether a queue exists and has all requested statistics (V84).
+    /// Returns whether a queue exists and has all requested statistics (requirement V84).
     fn has_statistics(&self, of: &StatisticsOf) -> bool {
         let StatisticsOf { vq_index, types } = *of;
         let vring = usize::from(vq_index);
@@ -363,8 +363,8 @@ impl Control {
                 self.has(MQ).filter(|()| (1..=self.rules.queue_pairs_max).contains(pairs))?;
                 next.with_queue_pairs(*pairs)
             }
-            // The number of pairs in use is the larger one of the guest's numbers of transmit pairs and of receive
-            // pairs.
+            // The guest can set different numbers of transmit pairs and receive pairs. The larger number counts as the
+            // number of pairs in use.
             Command::Rss(config) => {
                 self.has(RSS).filter(|()| (1..=self.rules.queue_pairs_max).contains(&config.max_tx_vq))?;
                 let rss = Rss::spreading(config, self.rules.queue_pairs_max)?;
@@ -392,7 +392,7 @@ impl Control {
                 *next.coalescing.get_mut(self.coalesced_queue(*vring)?)? = Some(coalescing(*wish));
                 next
             }
-            // V55: after the answer to this command, the status no longer requests an announcement.
+            // Requirement V55: after the answer to this command, the status no longer requests an announcement.
             Command::Announced => {
                 self.has(GUEST_ANNOUNCE).filter(|()| next.is_asked_to_announce)?;
                 Settings { is_asked_to_announce: false, ..next }
@@ -432,7 +432,7 @@ impl Control {
         (self.negotiated & feature != 0).then_some(())
     }
 
-    /// Returns the index of a queue in use, if the guest can set coalescing for a single queue (V74).
+    /// Returns the index of a queue in use, if the guest can set coalescing for a single queue (requirement V74).
     fn coalesced_queue(&self, vring: u16) -> Option<usize> {
         self.has(VQ_NOTF_COAL).filter(|()| vring / 2 < self.settings.queue_pairs)?;
         Some(usize::from(vring))

@@ -284,8 +284,8 @@ impl Device {
         self.control.is_some() && Control::is_at(vring, features, self.config.queue_pairs)
     }
 
-    /// Returns whether the driver leaves a vring unused. This is the last vring, if the control queue is the third
-    /// vring. QEMU sets up the last vring in this case as well.
+    /// Returns whether the driver leaves a vring unused. If the control queue is the third vring, the driver does not
+    /// use the last vring. QEMU sets up that vring nevertheless.
     fn is_unused(&self, vring: usize) -> bool {
         vring == 2 * self.queues.len() && self.control.is_some() && !self.is_control(vring)
     }

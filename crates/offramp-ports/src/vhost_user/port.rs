@@ -159,9 +159,9 @@ impl VhostPort {
         self.leave(choice)
     }
 
-    /// Returns the pair on which the guest would have received a lost frame, without moving a flow. The frame makes
-    /// `frames` frames on the wire. An encrypted frame is hashed by its outer headers, because a lost frame is not
-    /// decrypted.
+    /// Returns the pair on which the guest would have received a lost frame, without moving a flow. `frames` is the
+    /// number of frames that the lost frame would have made on the wire. An encrypted frame is hashed by its outer
+    /// headers, because a lost frame is not decrypted.
     fn would_receive(&self, frame: &Frame<'_>, frames: usize) -> usize {
         let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(|pair| self.receives_on(*pair));
         let by_port = || {

@@ -37,8 +37,7 @@ fn closed() -> PortError {
     PortError::Closed(1)
 }
 
-/// A host that ends its worker when the host is polled, either at the first poll or only after its moderation has
-/// changed.
+/// A host that ends its own worker: at the first poll, or only after its moderation has changed.
 struct Host {
     shared: Arc<Shared>,
     ends_when_polled: bool,

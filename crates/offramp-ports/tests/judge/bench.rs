@@ -4,8 +4,8 @@
 //!  write(2) ──▶ input TAP ──▶ bridge ──▶ output TAP ──▶ read(2)
 //! ```
 //!
-//! A written frame is in the output TAP's queue before write(2) returns, so all frames can be read at once. In case of
-//! doubt, [`Bench::wait`] sends an additional sentinel frame and reads until the sentinel arrives.
+//! A written frame is in the output TAP's queue before write(2) returns, so all frames can be read at once. If frames
+//! seem to be missing, [`Bench::wait`] sends an additional sentinel frame and reads until the sentinel arrives.
 
 use super::support::packet::{DESTINATION_MAC, SOURCE_MAC};
 use nix::errno::Errno;

@@ -9,8 +9,8 @@ use offramp_offload::meta::ChecksumState;
 use offramp_ports::sys::{ethtool, rps};
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_rx};
 
-/// Maximum time that the kernel holds frames, in nanoseconds. The value is far longer than a case, because each case
-/// flushes the frames itself.
+/// Maximum time that the kernel holds frames, in nanoseconds. This time is far longer than a case takes, because each
+/// case flushes the frames itself.
 const FLUSH_TIMEOUT_NS: &str = "200000000";
 /// Value of `napi_defer_hard_irqs`: the number of polls of the input TAP before its interrupts are on again. The value
 /// is too large to be reached.

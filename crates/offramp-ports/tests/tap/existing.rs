@@ -14,8 +14,8 @@ fn attach(ns: &offramp_ports::sys::NetNs, name: &str, queues: u16) -> Result<Tap
     ns.run(|| Tap::attach(name, queues)).unwrap()
 }
 
-/// Attaches to an interface that was in use before. A process that another test starts has the old descriptors until it
-/// executes its program.
+/// Attaches to an interface that was in use before. Retries while the interface is in use: a process that another test
+/// has forked keeps copies of the old descriptors until it executes its program.
 fn attach_again(ns: &offramp_ports::sys::NetNs, name: &str, queues: u16) -> Tap {
     loop {
         match attach(ns, name, queues) {
@@ -25,7 +25,8 @@ fn attach_again(ns: &offramp_ports::sys::NetNs, name: &str, queues: u16) -> Tap 
     }
 }
 
-/// Sends a datagram to the peer until the queue has it: the kernel drops frames until it has noticed the carrier.
+/// Sends a datagram to the peer repeatedly, until the queue fetches it. The kernel drops frames until it has noticed
+/// the carrier.
 fn send_until_fetched(socket: &UdpSocket, queue: &mut TapQueue) -> (TxMeta, Vec<u8>) {
     loop {
         socket.send_to(b"packet", (PEER, 6000)).unwrap();

@@ -42,7 +42,8 @@ pub const CHAIN_LEN: usize = 5;
 const COMMAND_LEN_MAX: usize = 1 << 16;
 /// Time limit for an answer, long enough for a busy machine. The port itself waits 5 s for a queue.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bits of the settings for the ring's form. The lower bits remove features of commands and offloads.
+/// Bits of an input's settings that select the format of the ring. The lower bits remove features of commands and
+/// offloads.
 const IS_PACKED: u32 = 1 << 18;
 const HAS_EVENT_IDX: u32 = 1 << 19;
 const LACKS_INDIRECT: u32 = 1 << 20;

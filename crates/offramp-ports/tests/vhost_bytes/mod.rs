@@ -387,9 +387,9 @@ pub fn vnet_frame(bytes: &[u8]) -> u64 {
 /// Length in bytes of the hash at the end of a state: the 64-bit FNV-1a hash of all bytes before.
 const SUM_LEN: usize = 8;
 
-/// Loads a saved state with changed bytes. Three input bytes describe each change: the position and the value. If the
-/// first input byte is odd, the hash is corrected. The port must load or refuse the state, and must answer the next
-/// frontend.
+/// Loads a saved state with changed bytes. Each change takes three input bytes: two for the position, and one for the
+/// value. If the first input byte is odd, the hash is corrected. The port must load or refuse the state, and must
+/// answer the next frontend.
 pub fn state(bytes: &[u8]) {
     thread_local! {
         static BENCH: MessageBench = MessageBench::new();

@@ -420,7 +420,7 @@ pub fn log_writes(guest: &mut Guest, rings: &[RingAddresses]) -> DirtyLog {
     log
 }
 
-/// Returns the segments of a super-frame requested by its header.
+/// Segments a super-frame as its header requests, and returns the segments.
 pub fn cut(header: &[u8], frame: &[u8]) -> Vec<Vec<u8>> {
     let mut bytes = [0; HEADER_LEN];
     bytes[..header.len()].copy_from_slice(header);

@@ -187,8 +187,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        // Frontends expect the number of vrings if the port serves the control queue, and the number of queue pairs if
-        // not.
+        // Frontends expect the number of vrings if the port serves the control queue, and the number of queue pairs
+        // otherwise.
         Ok(if self.control.is_some() { self.vrings.len() } else { self.queues.len() } as u64)
     }
 

@@ -27,8 +27,8 @@ impl Tally {
         self.bytes = self.bytes.wrapping_add(bytes);
     }
 
-    /// Returns the tally and resets it. Chains returned without a frame count as one frame, because the guest must also
-    /// be notified of such chains.
+    /// Returns the tally and resets it. If only chains without a frame were returned, they count as one frame, because
+    /// the guest must also be notified of such chains.
     #[inline]
     pub(super) fn take(&mut self) -> Self {
         let Self { frames, bytes } = std::mem::take(self);

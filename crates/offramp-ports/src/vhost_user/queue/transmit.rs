@@ -9,15 +9,16 @@ use offramp_offload::checksum::SharedBytes;
 use offramp_offload::meta::{Cwr, SegmentationKind, TxMeta};
 use offramp_virtio::ring::Chain;
 
-/// Cost of each further buffer of a frame, in equivalent bytes: the number of bytes that can be copied in the same
-/// time. Reading a descriptor and copying from a separate buffer take as long as copying one or two cache lines.
+/// Cost of each buffer of a frame after the first buffer, in equivalent bytes: the number of bytes that can be copied
+/// in the same time. Reading a descriptor and copying from a separate buffer take as long as copying one or two cache
+/// lines.
 const DESCRIPTOR_COST_BYTES: usize = 64;
 
 /// Number of bytes of a kept frame that are copied into private memory. Usual headers fit, with options and with
 /// extension headers. A frame whose headers do not fit is copied as a whole.
 const FRONT_LEN: usize = 256;
-/// Minimum length of a chain whose frame can stay in the guest's memory, bytes. To copy a shorter frame costs less than
-/// to keep its chain.
+/// Minimum length of a chain whose frame can stay in the guest's memory, in bytes. Copying a shorter frame costs less
+/// than keeping its chain.
 const KEPT_LEN_MIN: usize = 4096;
 
 impl QueueState {
@@ -67,7 +68,7 @@ impl QueueState {
     }
 
     /// Copies the next frame of the batch into `frame`. Returns the frame's length and the guest's request, or `None`
-    /// at the end of the batch. Of a super-frame, may copy only the first [`FRONT_LEN`] bytes;
+    /// at the end of the batch. For a super-frame, may copy only the first [`FRONT_LEN`] bytes;
     /// [`QueueState::kept_pieces`] then returns the other bytes.
     #[inline]
     pub(super) fn next_frame(&mut self, frame: &mut [u8]) -> Result<Option<(usize, TxMeta)>, PortError> {
@@ -90,9 +91,9 @@ impl QueueState {
         Ok(Some((len, meta)))
     }
 
-    /// Does the same as [`QueueState::next_frame`] for a long frame. A super-frame with few buffers stays in the guest's
-    /// memory, except its first bytes. Its chain stays with the port until [`QueueState::return_kept`]. Linux uses up to
-    /// 19 buffers.
+    /// Does the same as [`QueueState::next_frame`] for a long frame. A super-frame with few buffers (Linux uses up to
+    /// 19) stays in the guest's memory, except its first bytes. The port keeps the frame's chain until
+    /// [`QueueState::return_kept`].
     #[inline(never)]
     fn next_long_frame(&mut self, chain: Chain, frame: &mut [u8]) -> Result<(usize, TxMeta), PortError> {
         let mut header = [0; HEADER_LEN];
