@@ -1,4 +1,5 @@
-//! The cost of moderation: of the decision for each frame, and of each policy compared with the best schedule.
+//! Measures the cost of moderation: the cost of the decision for each frame, and the cost of each policy compared with
+//! the best schedule.
 //!
 //! `cargo bench -p offramp-adapter --bench moderation` measures the decision per frame, and fails if a decision
 //! allocates memory. With `-- --table`, the program prints a table in virtual time. The table shows the cost of each

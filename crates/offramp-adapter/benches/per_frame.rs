@@ -1,4 +1,4 @@
-//! The cost per passed frame of a rate limit, port security and a VLAN.
+//! Measures the cost that a rate limit, port security and a VLAN add to each passed frame.
 //!
 //! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair in four configurations. The
 //! configurations are: none of these features, a rate limit that is never reached, bound addresses, and an access VLAN.
@@ -27,9 +27,9 @@ const SAMPLES: usize = 301;
 const FRAME_LEN: usize = 60;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Start of the frame in its buffer: aligned to a cache line, with room for a tag before the frame.
+/// Offset of the frame in its buffer, in bytes: aligned to a cache line, with room for a tag before the frame.
 const FRAME_AT: usize = 64;
-/// Length of a host's header for a received frame (virtio 1.3, 5.1.6).
+/// Length of a host's header for a received frame, in bytes (virtio 1.3, 5.1.6).
 const HEADER_LEN: usize = 12;
 /// Number of buffers of a host and of a line, and the length of each buffer.
 const SLOTS: usize = 64;

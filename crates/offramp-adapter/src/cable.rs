@@ -23,8 +23,8 @@ use std::task::Waker;
 /// Bytes of line time that each frame takes in addition to its own bytes. The overhead is preamble and start delimiter
 /// (8), FCS (4) and inter-frame gap (12) (IEEE 802.3).
 pub const LINE_OVERHEAD_LEN: usize = 24;
-/// Length of the shortest frame without FCS, bytes. A shorter frame takes the line time of a frame of this length (IEEE
-/// 802.3 4.2.3.3).
+/// Length of the shortest frame without FCS, in bytes. A shorter frame takes the line time of a frame of this length
+/// (IEEE 802.3 4.2.3.3).
 pub const LINE_FRAME_LEN_MIN: usize = 60;
 /// Maximum number of frames in one batch: a 64 KiB super-frame at MSS 1448 makes 45 frames.
 const BATCH_FRAMES_MAX: usize = 64;
@@ -34,7 +34,7 @@ const BATCH_BYTES: usize = 128 * 1024;
 /// Number of batches per direction of a cable without delay. The transmitter fills one batch, the receiver empties
 /// another batch, and the other batches wait to be received or refilled.
 const BATCHES: usize = 8;
-/// Alignment of frames in a batch, bytes: a cache line.
+/// Alignment of frames in a batch, in bytes: a cache line.
 const FRAME_ALIGN: usize = 64;
 /// A flushed batch with at most this number of frames is copied into the last waiting batch if it fits, to save a
 /// buffer.
@@ -44,17 +44,17 @@ const NANOSECONDS: u128 = 1_000_000_000;
 /// The parameters of a link. Each of the two directions has these parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CableConfig {
-    /// Maximum IP bytes of a frame.
+    /// Maximum number of IP bytes in a frame.
     pub mtu: usize,
     /// Bits per second; `None` if unlimited.
     pub rate_bps: Option<u64>,
-    /// Propagation delay of a bit, nanoseconds.
+    /// Propagation delay of a bit, in nanoseconds.
     pub delay_ns: u64,
     /// Maximum number of bytes queued on a link with a rate; a link with more queued bytes accepts no further frame.
     pub queue_bytes: usize,
 }
 
-/// Valid rates of a cable, bits per second: from a modem's rate to more than the rate of today's fastest links.
+/// Valid rates of a cable, in bits per second: from a modem's rate to more than the rate of today's fastest links.
 pub const RATE_BPS: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 
 /// The reason for refusing the parameters of a cable.
@@ -90,7 +90,7 @@ struct Slot {
     arrival_ns: u64,
 }
 
-/// Returns the distance between the starts of two consecutive frames of length `len` in a batch, bytes.
+/// Returns the distance between the starts of two consecutive frames of length `len` in a batch, in bytes.
 fn stride(len: usize) -> usize {
     len.next_multiple_of(FRAME_ALIGN)
 }
@@ -206,8 +206,8 @@ impl Sleeper {
 
     fn register(&self, waker: &Waker) {
         *self.waker.lock() = Some(waker.clone());
-        // A swap costs the same as a store and also reads the flag: if `wake` ran before, this thread sees the frames
-        // or the room of which `wake` informs, when it polls once more. So no wake-up is lost.
+        // A swap costs the same as a store, and also reads the flag. If `wake` ran before the swap, this thread sees
+        // the new frames or the new room when it polls once more. So no wake-up is lost.
         self.is_waiting.swap(true, Ordering::SeqCst);
     }
 
@@ -261,7 +261,7 @@ pub struct CableEnd {
     receives: bool,
     out: Arc<Lane>,
     filling: Option<Batch>,
-    /// Time at which the last bit of all frames put so far leaves this end, nanoseconds.
+    /// Time at which the last bit of all frames put so far leaves this end, in nanoseconds.
     line_free_ns: u64,
     into: Arc<Lane>,
     emptying: Option<Batch>,
@@ -295,7 +295,7 @@ impl CableEnd {
         (half(true), half(false))
     }
 
-    /// Returns the transmission time of a frame of `len` bytes on the link, nanoseconds.
+    /// Returns the transmission time of a frame of `len` bytes on the link, in nanoseconds.
     fn line_time_ns(&self, len: usize) -> u64 {
         let Some(rate_bps) = self.config.rate_bps else { return 0 };
         let bits = (len.max(LINE_FRAME_LEN_MIN) + LINE_OVERHEAD_LEN) as u128 * 8;

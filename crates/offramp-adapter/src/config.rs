@@ -5,17 +5,17 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN, VLAN_TAGS_MAX};
 
-/// Smallest valid MTU, bytes: the packet size that every IPv4 link must carry (RFC 791 3.2).
+/// Smallest valid MTU, in bytes: the packet size that every IPv4 link must carry (RFC 791 3.2).
 pub const MTU_MIN: usize = 68;
-/// Largest valid MTU, bytes: the MTU of an Ethernet frame of 65,535 bytes including its header.
+/// Largest valid MTU, in bytes: the MTU of an Ethernet frame of 65,535 bytes including its header.
 pub const MTU_MAX: usize = 65_535 - ETHERNET_HEADER_LEN;
-/// Default MTU, bytes: the MTU of Ethernet.
+/// Default MTU, in bytes: the MTU of Ethernet.
 pub const MTU_DEFAULT: usize = 1500;
 
 /// The settings of an adapter.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterConfig {
-    /// Maximum IP bytes of a frame on the wire.
+    /// Maximum number of IP bytes in a frame on the wire.
     pub mtu: usize,
     /// Offloads allowed by the user; changeable while the adapter runs.
     pub offloads: Offloads,

@@ -25,8 +25,8 @@ pub trait HostIo: HostPort {
     }
 
     /// Moves a batch of frames in each direction of a queue pair with this host, as [`QueuePair::poll_timed`] does.
-    /// Returns whether any frame moved. A wrapper of a host overrides this method: it polls the wrapped host directly
-    /// if the wrapper has no work in this batch.
+    /// Returns whether any frame moved. A wrapper of a host overrides this method, to poll the wrapped host directly in
+    /// a batch without work for the wrapper.
     ///
     /// # Errors
     /// Returns [`PortError::Closed`] if the host is gone.

@@ -38,8 +38,8 @@ use policy::Removed;
 use std::fmt;
 use std::sync::Arc;
 
-/// Default time for which a replaced inbound association still opens packets, nanoseconds. The time exceeds any delay
-/// of a frame, and is long enough for an operator to rekey the peer by hand.
+/// Default time for which a replaced inbound association still opens packets, in nanoseconds. The time exceeds any
+/// delay of a frame, and is long enough for an operator to rekey the peer by hand.
 pub const REKEY_GRACE_NS_DEFAULT: u64 = 30_000_000_000;
 
 /// The direction of an association: `out` or `in`.

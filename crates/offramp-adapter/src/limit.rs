@@ -21,11 +21,11 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex};
 
-/// Valid rates of a limit, bits per second.
+/// Valid rates of a limit, in bits per second.
 pub const BITS_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
-/// Valid rates of a limit, frames per second.
+/// Valid rates of a limit, in frames per second.
 pub const FRAMES_PER_SECOND: RangeInclusive<u64> = 1..=1_000_000_000;
-/// Valid depths of a bucket, bytes.
+/// Valid depths of a bucket, in bytes.
 pub const BURST_BYTES: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Valid depths of a bucket, frames.
 pub const BURST_FRAMES: RangeInclusive<u64> = 1..=1_000_000_000;
@@ -43,7 +43,7 @@ const GRANT_PART_OF_SECOND: u64 = 1000;
 const QUEUE_PART_OF_SECOND: u64 = 20;
 /// Number of tokens that a queue gets from an unlimited rate, of bits or of frames.
 const UNLIMITED: i64 = i64::MAX / 2;
-/// Bytes of a full Ethernet frame, without FCS.
+/// Length of a full Ethernet frame without FCS, in bytes.
 const FULL_FRAME_BYTES: usize = 1514;
 /// Bytes charged for a frame of unknown length: the shortest Ethernet frame.
 const REFUSED_FRAME_BYTES: usize = 60;
@@ -204,7 +204,7 @@ pub(crate) struct Meter {
     limit: RateLimit,
     is_limited: bool,
     tokens: Tokens,
-    /// Time from which the next tokens may be used, nanoseconds; `None` while the queue has tokens.
+    /// Time from which the next tokens may be used, in nanoseconds; `None` while the queue has tokens.
     opens_ns: Option<u64>,
     next: Tokens,
 }

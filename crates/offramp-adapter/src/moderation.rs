@@ -85,14 +85,14 @@ const NEVER: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiting {
     frames: u64,
-    /// Arrival time of the first frame, nanoseconds.
+    /// Arrival time of the first frame, in nanoseconds.
     first_ns: u64,
-    /// Arrival time of the last frame, nanoseconds.
+    /// Arrival time of the last frame, in nanoseconds.
     last_ns: u64,
     /// Sum of all frames' arrival delays relative to the first frame. The sum is negative, in two's complement, if the
     /// clock went back between frames.
     later_ns: u64,
-    /// Maximum wait of the first frame, nanoseconds.
+    /// Maximum wait of the first frame, in nanoseconds.
     wait_ns: u64,
 }
 
@@ -156,14 +156,14 @@ impl IdleGap {
 /// The limits that a policy sets for a wait. The wait ends when any of the limits is reached.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Time after an interrupt until the host counts as rested, nanoseconds.
+    /// Time after an interrupt until the host counts as rested, in nanoseconds.
     rested_ns: u64,
-    /// Maximum wait of a first frame that arrives at a rested host, nanoseconds.
+    /// Maximum wait of a first frame that arrives at a rested host, in nanoseconds.
     wait_ns: u64,
-    /// Maximum wait of a first frame that arrives before the host is rested, nanoseconds; `None` if the frame waits
+    /// Maximum wait of a first frame that arrives before the host is rested, in nanoseconds; `None` if the frame waits
     /// until the host is rested.
     early_wait_ns: Option<u64>,
-    /// Maximum sum of all frames' waiting times, nanoseconds.
+    /// Maximum sum of all frames' waiting times, in nanoseconds.
     area_ns: u64,
     /// Maximum number of waiting frames.
     frames: u64,
@@ -264,7 +264,7 @@ impl Interrupt {
 
 /// The parameters and the learned state of a policy.
 #[derive(Clone, Debug)]
-#[repr(u8)] // The tag is read for each interrupt. `repr(u8)` gives it its own byte, instead of a niche in a variant.
+#[repr(u8)] // Each interrupt reads the tag. `repr(u8)` gives the tag a separate byte, not a niche in a variant.
 enum Rule {
     Off,
     Gap { gap_ns: u64 },
@@ -327,10 +327,10 @@ impl Rule {
 pub struct Moderator {
     waiting: Waiting,
     limits: Limits,
-    /// Time of the last interrupt, nanoseconds; 0 before the first interrupt.
+    /// Time of the last interrupt, in nanoseconds; 0 before the first interrupt.
     fired_ns: u64,
     has_fired: bool,
-    /// Time from which an idle gap may end a wait without exceeding the target interrupt rate, nanoseconds.
+    /// Time from which an idle gap may end a wait without exceeding the target interrupt rate, in nanoseconds.
     idle_from_ns: u64,
     /// Number of frames that the host has seen without an interrupt since the last interrupt.
     seen_frames: u64,
@@ -524,7 +524,7 @@ impl Moderator {
         &self.config
     }
 
-    /// Returns the time for which the oldest waiting frame has waited, nanoseconds.
+    /// Returns the time for which the oldest waiting frame has waited, in nanoseconds.
     #[inline]
     pub fn waited_ns(&self, now_ns: u64) -> u64 {
         if self.waiting.frames == 0 { 0 } else { now_ns.saturating_sub(self.waiting.first_ns) }
@@ -535,13 +535,13 @@ impl Moderator {
         self.waiting.frames
     }
 
-    /// Returns the maximum wait of a frame, nanoseconds.
+    /// Returns the maximum wait of a frame, in nanoseconds.
     pub fn wait_max_ns(&self) -> u64 {
         let Limits { wait_ns, early_wait_ns, rested_ns, area_ns, .. } = self.limits;
         wait_ns.max(early_wait_ns.unwrap_or(rested_ns)).min(area_ns)
     }
 
-    /// Returns the current estimate of the interrupt cost, nanoseconds.
+    /// Returns the current estimate of the interrupt cost, in nanoseconds.
     pub fn cost_ns(&self) -> u64 {
         self.cost.cost_ns()
     }

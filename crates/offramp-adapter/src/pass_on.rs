@@ -5,7 +5,7 @@
 macro_rules! pass_on {
     ($port:ident: $($method:ident)+) => { $($crate::pass_on!(@$method $port);)+ };
 
-    // Frames sent over a wire.
+    // Methods for frames sent over a wire.
     (@room $port:ident) => { fn room(&mut self, now_ns: u64) -> usize { self.$port.room(now_ns) } };
     (@lend $port:ident) => {
         fn lend(&mut self, len: usize, count: usize) -> Option<$crate::port::Loan<'_>> { self.$port.lend(len, count) }
@@ -19,12 +19,12 @@ macro_rules! pass_on {
         fn next_room_ns(&self, now_ns: u64) -> Option<u64> { self.$port.next_room_ns(now_ns) }
     };
 
-    // Frames received over a wire, and the wake-up of a sleeping thread by the wire.
+    // Methods for frames received over a wire, and for the wake-up of a sleeping thread by the wire.
     (@is_idle $port:ident) => { fn is_idle(&self) -> bool { self.$port.is_idle() } };
     (@register $port:ident) => { fn register(&self, waker: &std::task::Waker) { self.$port.register(waker); } };
     (@unregister $port:ident) => { fn unregister(&self) { self.$port.unregister(); } };
 
-    // Frames sent by a host.
+    // Methods for frames sent by a host.
     (@tx_next $port:ident) => {
         #[inline]
         fn tx_next(&mut self, now_ns: u64) -> Result<bool, $crate::port::PortError> { self.$port.tx_next(now_ns) }
@@ -60,7 +60,7 @@ macro_rules! pass_on {
     (@tx_queue $port:ident) => { #[inline] fn tx_queue(&self) -> usize { self.$port.tx_queue() } };
     (@tx_cost_bytes $port:ident) => { #[inline] fn tx_cost_bytes(&self) -> usize { self.$port.tx_cost_bytes() } };
 
-    // Frames for a host.
+    // Methods for frames delivered to a host.
     (@steering $port:ident) => {
         #[inline]
         fn steering(&self) -> Option<&$crate::steering::Steering> { self.$port.steering() }
@@ -120,7 +120,7 @@ macro_rules! pass_on {
         fn honours_data_valid(&self) -> bool { self.$port.honours_data_valid() }
     };
 
-    // The wake-up of a sleeping thread by a host.
+    // Methods for the wake-up of a sleeping thread by a host.
     (@arm $port:ident) => { fn arm(&mut self) { self.$port.arm(); } };
     (@disarm $port:ident) => { fn disarm(&mut self) { self.$port.disarm(); } };
     (@watch $port:ident) => {

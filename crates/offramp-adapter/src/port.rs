@@ -99,8 +99,8 @@ pub trait Interrupts {
     /// Returns the number of interrupts sent since the last call, including interrupts that were not deferred.
     fn send_due(&mut self, now_ns: u64) -> InterruptCounts;
 
-    /// Returns and forgets one wait, in nanoseconds: the time for which the oldest received frame waited for a deferred
-    /// interrupt that has been sent. The caller repeats the call until all waits were returned and the result is
+    /// Returns and removes one recorded wait, in nanoseconds. A wait is recorded when a deferred interrupt is sent: the
+    /// time for which the oldest received frame has waited for it. The caller repeats the call until the result is
     /// `None`.
     fn take_wait_ns(&mut self) -> Option<u64> {
         None
@@ -110,10 +110,11 @@ pub trait Interrupts {
     /// [`Interrupts::send_due`].
     fn next_due_ns(&self) -> Option<u64>;
 
-    /// Returns the measured or configured cost of an interrupt for received frames, nanoseconds; 0 without moderation.
+    /// Returns the measured or configured cost of an interrupt for received frames, in nanoseconds; 0 without
+    /// moderation.
     fn cost_ns(&self) -> u64;
 
-    /// Returns the maximum wait of an interrupt for a received frame, nanoseconds.
+    /// Returns the maximum wait of an interrupt for a received frame, in nanoseconds.
     fn wait_max_ns(&self) -> u64;
 }
 
@@ -245,8 +246,8 @@ pub trait HostPort: InPlace {
         false
     }
 
-    /// Hands over a frame that another host lends, unchanged. Only a port that
-    /// [takes](HostPort::rx_takes_shared) [`Frame::shared`] bytes gets a frame with such bytes.
+    /// Hands over, unchanged, a frame that another host lends. Only a port that [takes](HostPort::rx_takes_shared)
+    /// [`Frame::shared`] bytes gets a frame with such bytes.
     ///
     /// # Errors
     /// Fails as [`HostPort::rx_deliver`] does.
@@ -298,14 +299,14 @@ pub trait HostPort: InPlace {
 pub struct Loan<'a> {
     /// The buffers; the last buffer may be shorter than `stride`.
     pub bytes: &'a mut [u8],
-    /// Distance from the start of one buffer to the start of the next buffer, bytes.
+    /// Distance from the start of one buffer to the start of the next buffer, in bytes.
     pub stride: usize,
 }
 
 /// A frame on the wire, not yet taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Arrival time of the frame's last bit, nanoseconds; 0 if unknown to the wire.
+    /// Arrival time of the frame's last bit, in nanoseconds; 0 if unknown to the wire.
     pub at_ns: u64,
     /// Bytes of the frame, without FCS.
     pub len: usize,
@@ -350,9 +351,9 @@ pub trait WirePort {
     /// Advances the wire's time to `now_ns`. Counts in `stats` the frames that this end of the wire lost since the last
     /// call ([`Direction::lose_on_line`]), each as incoming and as lost. Sets the gauges of the adapter's memory.
     ///
-    /// Returns the number of frames lost since the last call among the frames that [`WirePort::arrivals`] may have
-    /// passed. The lost frames were the oldest frames that [`WirePort::arrivals`] may have passed. A wire without loss
-    /// after arrival, for example a cable, can use the default method.
+    /// Returns how many of the frames lost since the last call may have been reported by [`WirePort::arrivals`] before.
+    /// These frames were the oldest of the reported frames. A wire without loss after arrival, for example a cable, can
+    /// use the default method.
     #[inline]
     fn advance(&mut self, now_ns: u64, stats: &Direction) -> usize {
         let _ = (now_ns, stats);
@@ -373,7 +374,7 @@ pub trait Line: WirePort {
     /// Returns `None` if the wire has room now, or if only the other end can make room.
     fn next_room_ns(&self, now_ns: u64) -> Option<u64>;
 
-    /// Returns the time at which the last bit of all frames put so far leaves this end of the wire, nanoseconds. The
+    /// Returns the time at which the last bit of all frames put so far leaves this end of the wire, in nanoseconds. The
     /// time is in the past if the wire is free.
     fn sent_ns(&self) -> u64;
 

@@ -18,7 +18,7 @@ pub(crate) struct Receive<'a, W> {
     pub(crate) port: &'a Source,
     /// Offloads currently allowed by the user.
     pub(crate) allowed: Offloads,
-    /// Maximum IP bytes of a frame.
+    /// Maximum number of IP bytes in a frame.
     pub(crate) mtu: usize,
     pub(crate) batch_frames: usize,
 }

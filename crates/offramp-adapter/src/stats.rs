@@ -202,7 +202,7 @@ pub struct Row {
     pub name: &'static str,
     /// Description of the counter.
     pub help: &'static str,
-    /// The value can decrease.
+    /// True if the value can decrease.
     pub is_gauge: bool,
     /// Name of the Prometheus metric; `None` without a metric.
     pub metric: Option<&'static str>,
@@ -293,7 +293,7 @@ counters! {
         lost: LostFrames,
         /// Number of frames given to the host, or fetched from the host, in one batch.
         pub batch_frames: Histogram<1>,
-        /// Receive: wait of the oldest frame before each interrupt under moderation, nanoseconds.
+        /// Receive: wait of the oldest frame before each interrupt under moderation, in nanoseconds.
         pub interrupt_wait_ns: Histogram<1000>,
     }
 }

@@ -20,8 +20,8 @@ use offramp_offload::frame::Frame;
 use offramp_offload::layout::{Network, Transport};
 use std::hash::{BuildHasher, RandomState};
 
-/// Time for which a flow stays on the pair of the host's last frame of this flow, nanoseconds. The kernel has the same
-/// 3 s (`TUN_FLOW_EXPIRATION`).
+/// Time for which a flow stays on the pair of the host's last frame of this flow, in nanoseconds. The kernel has the
+/// same 3 s (`TUN_FLOW_EXPIRATION`).
 pub const AGE_MAX_NS: u64 = 3_000_000_000;
 /// Maximum number of remembered flows: the kernel's `MAX_TAP_FLOWS`.
 pub const FLOWS_MAX: usize = BUCKETS * WAYS;

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | super-frame | takes its kind (see below), and the segments fit the MTU | passed untouched |
 //! | super-frame | does not take its kind, or it is UDP to be fragmented | segmented; checksums are written meanwhile |
-//! | partial checksum, and 536 bytes of payload or 8 bytes after another frame in the coalescer | coalesces frames of its kind | completed and coalesced |
+//! | partial checksum, and a payload of at least 536 bytes, or of at least 8 bytes while the coalescer holds a frame | coalesces frames of its kind | completed and coalesced |
 //! | partial checksum | honours checksum marks (`RX_CHECKSUM`) | passed untouched, marked as partial |
 //! | partial checksum | does not honour checksum marks | completed |
 //! | no request | honours checksum marks | verified, and coalesced if coalescing is on |
@@ -57,7 +57,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 use view::Reading;
 
-/// Offset of the first sealed frame in its buffer, bytes. The space before the frame is for a VLAN tag.
+/// Offset of the first sealed frame in its buffer, in bytes. The space before the frame is for a VLAN tag.
 const SEALED_AT: usize = FRAME_ALIGN;
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 

@@ -4,7 +4,7 @@
 //! | a port with | accepts from its host | delivers to its host |
 //! |---|---|---|
 //! | neither | every frame, unchanged | every frame addressed to it, tagged |
-//! | `untagged` (access) | untagged and priority-tagged (VID 0) frames, as that VLAN | frames of that VLAN, untagged |
+//! | `untagged` (access) | untagged and priority-tagged (VID 0) frames, assigned to that VLAN | frames of that VLAN, untagged |
 //! | `tagged` (trunk) | frames with one of these tags | frames with one of these tags |
 //! | both | both kinds; `untagged` is the native VLAN | both kinds |
 //!
@@ -195,7 +195,7 @@ pub(crate) struct FrameVlan {
     /// VLAN number; 0 without a VLAN.
     pub(crate) vid: u16,
     tag: Tag,
-    /// A second tag follows the first.
+    /// True if a second tag follows the first.
     is_stacked: bool,
 }
 

@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Time between batches, nanoseconds.
+/// Time between batches, in nanoseconds.
 const BATCH_NS: u64 = 200_000;
 const MSS: u16 = 1448;
 const SEGMENTS: usize = 40;

@@ -294,7 +294,7 @@ mod adaptive {
 
     const UNDER_LOAD_PER_SECOND: u32 = 8000;
     const GAP_NS: u64 = SECOND_NS / UNDER_LOAD_PER_SECOND as u64;
-    /// Line time of a full frame at 1 Gbit/s, nanoseconds.
+    /// Line time of a full frame at 1 Gbit/s, in nanoseconds.
     const FULL_NS: u64 = 12_304;
     const ROUND_TRIP_NS: u64 = 30_000;
 
@@ -557,9 +557,9 @@ struct Restless {
     now_ns: u64,
     arrived: u64,
     told: u64,
-    /// Arrival time of the first waiting frame, nanoseconds.
+    /// Arrival time of the first waiting frame, in nanoseconds.
     first_ns: Option<u64>,
-    /// Deadline of the interrupt for the waiting frames, nanoseconds.
+    /// Deadline of the interrupt for the waiting frames, in nanoseconds.
     latest_ns: u64,
 }
 

@@ -73,7 +73,7 @@ struct Step {
     is_ipv6: bool,
     payload_len: usize,
     form: Form,
-    /// The switch moves the frames of this step before the next step.
+    /// True if the switch moves the frames of this step before the next step.
     polls: bool,
 }
 
@@ -448,7 +448,7 @@ impl Fate {
                 arrived.entry(flow_of(&cut)).or_default().push((cut, mark));
             }
         }
-        // A switch detects a too long frame on delivery, a cable on transmit.
+        // A switch detects a frame above the MTU on delivery; a cable detects it on transmission.
         let stats = controls.map(|control| &control.queues()[0]);
         let lost = |reason| stats.iter().map(|s| s.transmit.lost(reason) + s.receive.lost(reason)).sum();
         let lost = Loss::ALL.iter().map(|&reason| (reason, lost(reason))).filter(|(_, lost)| *lost > 0).collect();

@@ -13,7 +13,7 @@ pub struct Frame {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub interrupts: u64,
-    /// Sum of the waiting times of all frames, nanoseconds.
+    /// Sum of the waiting times of all frames, in nanoseconds.
     pub waited_ns: u64,
     pub longest_wait_ns: u64,
     pub most_frames: usize,
@@ -84,8 +84,8 @@ impl Trial {
     }
 }
 
-/// Returns the lowest cost of any schedule, for long traces. The best schedule delays no first frame of a batch for
-/// longer than the interrupt cost. An interrupt for that frame alone would cost less.
+/// Returns the lowest cost of any schedule, for long traces. In the best schedule, the first frame of a batch waits no
+/// longer than the interrupt cost. Otherwise, an additional interrupt for that frame alone would cost less.
 pub fn optimum_ns(frames: &[Frame], interrupt_ns: u64) -> u64 {
     // Entry j: the lowest cost for the first j frames, and the sum of their arrival times.
     let mut costs_ns = vec![0; frames.len() + 1];

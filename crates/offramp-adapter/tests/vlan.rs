@@ -177,7 +177,7 @@ impl Line {
     }
 }
 
-// ---- the property ----
+// ---- random ports and frames, compared with a model of the rules ----
 
 /// A port in this test's own model of the VLAN rules.
 #[derive(Clone, Debug)]

@@ -7,9 +7,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The cost of an interrupt, nanoseconds.
+/// The cost of an interrupt, in nanoseconds.
 const INTERRUPT_NS: u64 = 10_000;
-/// Distance between frames, nanoseconds: full frames at 10 Gbit/s, and single frames.
+/// Distance between frames, in nanoseconds: full frames at 10 Gbit/s, and single frames.
 const DISTANCES_NS: [u64; 2] = [1230, 1_000_000];
 const FRAME_BYTES: u64 = 1514;
 /// Number of frames in one sample. A sample takes some hundred microseconds, so the cost of reading the clock is

@@ -5,7 +5,7 @@ use offramp_adapter::moderation::{
     Policy,
 };
 
-/// Interrupts per second of a fixed gap of 125 µs, a default of shipped drivers.
+/// Interrupts per second with a fixed gap of 125 µs, the default of some drivers.
 const FIXED_PER_SECOND: u32 = 8000;
 /// Coalescing by a timer that starts at the first waiting frame, without a limit on the number of frames.
 const TIMER: Coalescing = Coalescing { max_usecs: 50, max_packets: u32::MAX };

@@ -4,7 +4,7 @@ use crate::policies;
 use crate::trial::{Trial, optimum_ns};
 use crate::workloads::{self, Workload};
 
-/// Costs of an interrupt, microseconds.
+/// Costs of an interrupt, in microseconds.
 const INTERRUPT_USECS: [u64; 2] = [10, 50];
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 

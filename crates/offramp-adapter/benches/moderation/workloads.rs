@@ -7,13 +7,13 @@ use rand_chacha::ChaCha8Rng;
 const SEED_DEFAULT: u64 = 1_988;
 const SECOND_NS: u64 = 1_000_000_000;
 const MILLISECOND_NS: u64 = 1_000_000;
-/// Bytes of a request or a response.
+/// Length of a request or a response, in bytes.
 const SHORT_BYTES: u64 = 100;
-/// Bytes of a full frame without FCS.
+/// Length of a full frame without FCS, in bytes.
 const FULL_BYTES: u64 = 1514;
-/// Line time of a full frame at 1 Gbit/s, nanoseconds: 1538 byte times with preamble, FCS and gap.
+/// Line time of a full frame at 1 Gbit/s, in nanoseconds: 1538 byte times with preamble, FCS and gap.
 const FULL_AT_1_GBIT_NS: u64 = 12_304;
-/// Line time of a full frame at 10 Gbit/s, nanoseconds.
+/// Line time of a full frame at 10 Gbit/s, in nanoseconds.
 const FULL_AT_10_GBIT_NS: u64 = 1230;
 const REQUEST_NS: u64 = MILLISECOND_NS;
 const BURST_FRAMES: u64 = 32;

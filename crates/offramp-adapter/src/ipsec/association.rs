@@ -192,7 +192,7 @@ enum Retirement {
     No,
     /// The association ends this many nanoseconds after the next [`Inbound::tick`].
     After(u64),
-    /// The association ends at this point of time, nanoseconds.
+    /// The association ends at this point of time, in nanoseconds.
     At(u64),
     Over,
 }
@@ -200,7 +200,7 @@ enum Retirement {
 /// The state of an inbound association after [`Inbound::tick`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
-    /// The association stays installed. The value is the time at which [`Inbound::tick`] must be called again,
+    /// The association stays installed. The value is the time at which [`Inbound::tick`] must be called again, in
     /// nanoseconds; `None` if no further call is necessary.
     Until(Option<u64>),
     /// The grace time has ended, and the association must be removed.

@@ -34,7 +34,7 @@ pub enum SaChange {
         spi: u32,
     },
     /// Replaces an association without losing a frame. A new outbound association seals from the next super-frame on.
-    /// For the inbound direction, both associations open packets until the grace time of the old association ends (RFC
+    /// In the inbound direction, both associations open packets until the grace time of the old association ends (RFC
     /// 7296 2.8).
     Rekey {
         /// The direction of both associations.
@@ -43,14 +43,14 @@ pub enum SaChange {
         spi: u32,
         /// Configuration of the new association.
         config: Box<SaConfig>,
-        /// Time for which the old association still opens packets, nanoseconds.
+        /// Time for which the old association still opens packets, in nanoseconds.
         grace_ns: u64,
     },
     /// Removes an inbound association at the end of its grace time.
     Retire {
         /// The association's security parameters index.
         spi: u32,
-        /// Time for which the association still opens packets, nanoseconds.
+        /// Time for which the association still opens packets, in nanoseconds.
         grace_ns: u64,
     },
 }

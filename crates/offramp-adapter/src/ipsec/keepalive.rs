@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// Time after which a keepalive is sent again if the wire had no room for the keepalive, nanoseconds. The time is short
-/// compared with keepalive intervals, and long compared with the time between frames.
+/// Time after which a keepalive is sent again if the wire had no room for the keepalive, in nanoseconds. The time is
+/// short compared with keepalive intervals, and long compared with the time between frames.
 const RETRY_NS: u64 = 10_000_000;
 /// Maximum bytes copied from a sealed frame: Ethernet with tags, IP with options and UDP, and some IPv6 extension
 /// headers in transport mode. If the headers of a frame are longer, no keepalive is sent.
@@ -39,7 +39,7 @@ pub(super) struct Keepalive {
 /// The last packet that an association sent.
 #[derive(Debug, Default)]
 struct Last {
-    /// Time at which the last packet was sent, nanoseconds; `None` before the first packet.
+    /// Time at which the last packet was sent, in nanoseconds; `None` before the first packet.
     at_ns: Option<u64>,
     /// The headers of the last sealed frame, from which a keepalive is made.
     headers: Vec<u8>,
@@ -54,7 +54,7 @@ impl Keepalive {
     /// Records a sealed frame. Returns the time of the next keepalive if no further frame is sent.
     fn sealed(&self, frame: &[u8], now_ns: u64) -> u64 {
         let mut last = lock(&self.last);
-        // Other threads may have read a later time than this thread, and may have got the lock earlier.
+        // Another thread may have read a later time than this thread, and may still have taken the lock first.
         let at_ns = last.at_ns.map_or(now_ns, |at_ns| at_ns.max(now_ns));
         last.at_ns = Some(at_ns);
         last.headers.clear();
@@ -89,7 +89,7 @@ pub(crate) struct Keepalives {
     /// The outbound associations. [`Keepalives::sealed`] takes an index into this list.
     associations: Vec<Arc<Outbound>>,
     frame: Vec<u8>,
-    /// Time at which [`Keepalives::send`] next checks whether a keepalive is due, nanoseconds. If another queue pair
+    /// Time at which [`Keepalives::send`] next checks whether a keepalive is due, in nanoseconds. If another queue pair
     /// has sent a packet in the meantime, the keepalive is due only later.
     pub(crate) next_due_ns: Option<u64>,
 }

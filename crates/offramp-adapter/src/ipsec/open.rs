@@ -15,7 +15,7 @@ pub(crate) struct Opening {
     udp_port: Option<u16>,
     /// Index of the association that opened the last packet. Consecutive packets often belong to the same association.
     last: usize,
-    /// Time at which [`Opening::tick`] next has work, nanoseconds.
+    /// Time at which [`Opening::tick`] next has work, in nanoseconds.
     pub(crate) next_due_ns: Option<u64>,
 }
 

@@ -75,8 +75,8 @@ pub struct Policy {
 pub(super) struct Said {
     /// The action of the first matching entry; `None` if no entry matches.
     pub(super) action: Option<PolicyAction>,
-    /// True if an earlier protecting or discarding entry possibly matches the whole packet of this frame. Such an
-    /// uncertain match exists only for a fragment, and for an unparsable frame.
+    /// True if an earlier protecting or discarding entry possibly matches the whole packet to which this frame belongs.
+    /// Such an uncertain match exists only for a fragment, and for an unparsable frame.
     pub(super) may_need_more: bool,
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// association. The maximum limits how far packets of different queue pairs are reordered; different delays of the
 /// queue pairs' wires add to the reordering.
 const SHARED_RUN_MAX: usize = 16;
-/// Minimum permitted segment size of a super-frame to be sealed, bytes. A super-frame with a smaller size is lost.
+/// Minimum permitted segment size of a super-frame to be sealed, in bytes. A super-frame with a smaller size is lost.
 /// Linux requests at least 48 (`TCP_MIN_MSS`). With one byte per segment, a super-frame would use up 65,535 sequence
 /// numbers.
 const SEGMENT_SIZE_MIN: u16 = 8;
@@ -67,7 +67,7 @@ pub(crate) struct Sealing {
     in_force: Arc<InForce>,
     pub(crate) sealers: Vec<Sealer>,
     mtu: usize,
-    /// Time at which [`Sealing::tick`] next has work, nanoseconds.
+    /// Time at which [`Sealing::tick`] next has work, in nanoseconds.
     pub(crate) next_due_ns: Option<u64>,
     /// ICMP messages to the host about frames that are too long.
     pub(crate) too_big: too_big::Answers,

@@ -5,18 +5,18 @@ use super::dim::DimProfiles;
 use super::e1000::E1000Mode;
 use strum::IntoStaticStr;
 
-/// Maximum rate of the fixed-gap policy, interrupts per second: a gap of one microsecond.
+/// Maximum rate of the fixed-gap policy, in interrupts per second: a gap of one microsecond.
 pub const INTERRUPTS_PER_SECOND_MAX: u32 = 1_000_000;
-/// Maximum deadline, nanoseconds. For a host's transport protocol, a frame one second late is lost (RFC 6298 2.4: a
+/// Maximum deadline, in nanoseconds. For a host's transport protocol, a frame one second late is lost (RFC 6298 2.4: a
 /// retransmission timeout of at least one second).
 pub const DEADLINE_NS_MAX: u64 = 1_000_000_000;
-/// Default deadline, nanoseconds. Under the area trigger, a frame never waits longer than the interrupt cost multiplied
-/// by its factor. A measured cost is at most [`COST_NS_MAX`]. So this default limits the wait only under a higher
-/// configured cost, or under a factor above one.
+/// Default deadline, in nanoseconds. Under the area trigger, a frame never waits longer than the interrupt cost
+/// multiplied by its factor. A measured cost is at most [`COST_NS_MAX`]. So this default limits the wait only under a
+/// higher configured cost, or under a factor above one.
 pub const DEADLINE_NS_DEFAULT: u64 = COST_NS_MAX;
-/// Maximum configured interrupt cost, nanoseconds.
+/// Maximum configured interrupt cost, in nanoseconds.
 pub const COST_GIVEN_NS_MAX: u64 = 10_000_000;
-/// Maximum factor on the measured cost, percent.
+/// Maximum factor on the measured cost, in percent.
 pub const COST_FACTOR_PERCENT_MAX: u32 = 10_000;
 
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
@@ -26,14 +26,14 @@ const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 /// reset (requirement V79).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coalescing {
-    /// Maximum wait of the first waiting frame, microseconds. With 0, the host is notified of every frame.
+    /// Maximum wait of the first waiting frame, in microseconds. With 0, the host is notified of every frame.
     pub max_usecs: u32,
     /// Maximum number of waiting frames. With 0, the host is notified of every frame.
     pub max_packets: u32,
 }
 
 impl Coalescing {
-    /// Returns the longest wait of a frame, nanoseconds; 0 if every frame is notified.
+    /// Returns the longest wait of a frame, in nanoseconds; 0 if every frame is notified.
     pub(super) fn wait_max_ns(&self) -> u64 {
         if self.max_packets == 0 { 0 } else { u64::from(self.max_usecs) * NANOSECONDS_PER_MICROSECOND }
     }
@@ -44,7 +44,7 @@ impl Coalescing {
 pub struct AreaConfig {
     /// Cost of an interrupt, in nanoseconds of waiting time of one frame.
     pub cost: InterruptCost,
-    /// Maximum wait of a frame, nanoseconds.
+    /// Maximum wait of a frame, in nanoseconds.
     pub deadline_ns: u64,
 }
 

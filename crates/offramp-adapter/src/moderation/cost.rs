@@ -6,16 +6,16 @@
 
 use super::cost_factor::CostFactor;
 
-/// Lowest accepted cost, nanoseconds. A cost below the cost of one system call is a measurement error.
+/// Lowest accepted cost, in nanoseconds. A cost below the cost of one system call is a measurement error.
 pub const COST_NS_MIN: u64 = 200;
-/// Highest accepted cost, nanoseconds: the gap of e1000 under bulk traffic. A frame waits at most the cost, so the
+/// Highest accepted cost, in nanoseconds: the gap of e1000 under bulk traffic. A frame waits at most the cost, so the
 /// maximum bounds the effect of a wrong measurement.
 pub const COST_NS_MAX: u64 = 250_000;
-/// Assumed cost until enough batches are measured, nanoseconds.
+/// Assumed cost until enough batches are measured, in nanoseconds.
 pub const COST_NS_START: u64 = 10_000;
 
 /// Factor that reduces the weight of all earlier batches at each new batch. About the last 256 batches determine the
-/// estimate, so the estimate follows a change of load within some tenths of a second under load.
+/// estimate, so under load, the estimate follows a change within some tenths of a second.
 const KEEP: f64 = 1.0 - 1.0 / 256.0;
 /// Total weight of the measurements at which the estimate counts as settled.
 const WEIGHT_SETTLED: f64 = 128.0;
@@ -24,9 +24,9 @@ const WEIGHT_SETTLED: f64 = 128.0;
 const MEASURED_ONE_IN: u32 = 8;
 /// Minimum total weight of batches for an estimate.
 const WEIGHT_MIN: f64 = 16.0;
-/// Minimum variance of the batch sizes for fitting a line, frames².
+/// Minimum variance of the batch sizes for fitting a line, in frames².
 const VARIANCE_MIN: f64 = 0.25;
-/// Maximum accepted handling time, nanoseconds. A longer batch was interrupted by other work, and counts with this
+/// Maximum accepted handling time, in nanoseconds. A longer batch was interrupted by other work, and counts with this
 /// maximum.
 const HANDLING_NS_MAX: u64 = 1_000_000;
 /// Maximum factor by which the handling time of a batch may exceed the expected time; the excess is ignored. Without
@@ -53,7 +53,7 @@ pub enum InterruptCost {
     },
     /// A cost measured while the port runs.
     Measured {
-        /// Factor on the measured cost, percent: nanoseconds of waiting per nanosecond of saved processor time. Use
+        /// Factor on the measured cost, in percent: nanoseconds of waiting per nanosecond of saved processor time. Use
         /// more than 100 where the processor is the bottleneck.
         factor_percent: u32,
     },
@@ -117,7 +117,7 @@ impl Default for CostEstimator {
 }
 
 impl CostEstimator {
-    /// Returns the current estimate, nanoseconds; always in [`COST_NS_MIN`]…[`COST_NS_MAX`].
+    /// Returns the current estimate, in nanoseconds; always in [`COST_NS_MIN`]…[`COST_NS_MAX`].
     pub fn cost_ns(&self) -> u64 {
         self.cost_ns
     }

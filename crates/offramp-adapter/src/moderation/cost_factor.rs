@@ -67,7 +67,7 @@ impl Load {
 /// The factor of the interrupt cost, and the state of its adaptation.
 #[derive(Clone, Debug)]
 pub(super) struct CostFactor {
-    /// Target time between two interrupts, nanoseconds; no frame waits longer.
+    /// Target time between two interrupts, in nanoseconds; no frame waits longer.
     pub(super) gap_ns: u64,
     /// The factor, in units of 1/[`ONE`].
     factor: u64,
@@ -171,9 +171,9 @@ impl CostFactor {
         }
     }
 
-    /// Updates the factor after a wait that gathered hardly any further frame. Between the bursts of a high load, a few
-    /// waits in vain do not lower the factor. Further waits in vain show that waiting gathers no frames, and reset the
-    /// factor to one.
+    /// Updates the factor after a wait that gathered hardly any further frames. Between the bursts of a high load, a
+    /// few waits in vain do not lower the factor. Further waits in vain show that waiting gathers no frames, and reset
+    /// the factor to one.
     fn in_vain(&mut self) {
         if !self.is_thick(self.mean) {
             self.factor = (self.factor / FALL).max(ONE);

@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 
 /// Number of interrupts between two decisions.
 const EVENTS_PER_DECISION: u32 = 64;
-/// Maximum difference of two rates that count as equal, whole percent.
+/// Maximum difference of two rates that count as equal, in whole percent.
 const SAME_PERCENT: u64 = 10;
 /// Maximum steps before the climb rests: two per profile.
 const STEPS_TIRED: u32 = 2 * PROFILES as u32;
@@ -59,8 +59,8 @@ struct Rates {
 }
 
 impl Rates {
-    /// Compares these rates with earlier rates; `Greater` stands for better rates now. More bytes are better; for equal
-    /// bytes, more frames; for equal bytes and frames, fewer events.
+    /// Compares these rates with earlier rates; `Greater` stands for better rates now. More bytes are better. With
+    /// equal bytes, more frames are better. With equal bytes and frames, fewer interrupts are better.
     fn compare(&self, before: &Self) -> Ordering {
         let bytes = compare_roughly(self.bytes, before.bytes);
         if bytes.is_ne() || before.bytes == 0 {

@@ -42,7 +42,7 @@ const BULK_BYTES: u64 = 25_000;
 /// Bytes per interrupt below which the class changes from bulk to low.
 const BULK_BYTES_FEW: u64 = 6000;
 
-/// Period of decisions in the balanced mode, nanoseconds: the period of the driver's watchdog.
+/// Period of decisions in the balanced mode, in nanoseconds: the period of the driver's watchdog.
 const BALANCE_NS: u64 = 2 * NANOSECONDS_PER_SECOND;
 /// Interrupts per second in the balanced mode if both directions carry equally many bytes.
 const BALANCED_PER_SECOND: u32 = 2000;
@@ -126,7 +126,7 @@ impl Classes {
         Self { class: Class::Low, per_second: Class::Low.per_second(), highest }
     }
 
-    /// Returns the current minimum time between two interrupts, nanoseconds.
+    /// Returns the current minimum time between two interrupts, in nanoseconds.
     pub(super) fn gap_ns(&self) -> u64 {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
     }
@@ -171,7 +171,7 @@ impl Default for Balance {
 }
 
 impl Balance {
-    /// Returns the current minimum time between two interrupts, nanoseconds.
+    /// Returns the current minimum time between two interrupts, in nanoseconds.
     pub(super) fn gap_ns(&self) -> u64 {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
     }

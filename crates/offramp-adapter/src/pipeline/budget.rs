@@ -4,8 +4,8 @@ use crate::config::frame_len_max;
 
 /// Alignment of consecutively written frames: a cache line.
 pub(crate) const FRAME_ALIGN: usize = 64;
-/// Length of a [`Scratch`], bytes. Segments written together take little more memory than a first-level cache has, and
-/// the longest frame of the largest MTU fits.
+/// Length of a [`Scratch`], in bytes. Segments written together take little more memory than a first-level cache has,
+/// and the longest frame of the largest MTU fits.
 pub(crate) const SCRATCH_LEN: usize =
     (frame_len_max(crate::config::MTU_MAX) + FRAME_ALIGN).next_multiple_of(FRAME_ALIGN);
 

@@ -1,5 +1,5 @@
 //! The stage deliver: opens ESP packets, verifies and coalesces frames, segments super-frames for a host without the
-//! offload, and hands frames over with marks such as the checksum state.
+//! needed offload, and hands frames over with marks such as the checksum state.
 //!
 //! No frame overtakes another: before a frame bypasses the coalescer, the coalescer is flushed.
 
@@ -19,9 +19,9 @@ use offramp_offload::layout::{FrameLayout, link_header_len};
 use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::Segmenter;
 
-/// Minimum payload of a frame with a partial checksum that may be the first of a coalesced frame, bytes. The value is
-/// the default maximum segment size of TCP (RFC 9293 3.7.1). A frame with less payload is a single message; coalescing
-/// such messages is not worth the computation of their checksums.
+/// Minimum payload of a frame with a partial checksum that may be the first of a coalesced frame, in bytes. The value
+/// is the default maximum segment size of TCP (RFC 9293 3.7.1). A frame with less payload is a single message;
+/// coalescing such messages is not worth the computation of their checksums.
 const TRAIN_SEGMENT_LEN_MIN: usize = 536;
 
 /// The last stage of the pipeline of one queue pair or one port of a switch.
@@ -288,7 +288,8 @@ impl Deliver {
         rest.frames_left() == 0
     }
 
-    /// Delivers a frame of a wire shared by several ports, without changing the frame's bytes.
+    /// Delivers a frame received from a wire, which other ports also receive. The frame's bytes do not change: a sealed
+    /// frame is opened in a copy.
     pub(crate) fn push_shared(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,

@@ -8,7 +8,7 @@ use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
 use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 use offramp_offload::segment::Segmenter;
 
-/// Minimum TCP payload per segment of a super-frame that is handed over whole, bytes. Linux 7 raises a smaller
+/// Minimum TCP payload per segment of a super-frame that is handed over whole, in bytes. Linux 7 raises a smaller
 /// requested size to this value (`TCP_MIN_GSO_SIZE`), and would produce other segments than requested.
 pub(super) const TCP_SEGMENT_LEN_MIN: u16 = 8;
 
@@ -79,7 +79,7 @@ impl Lent<'_> {
         })
     }
 
-    /// Returns the total length of all headers of a super-frame, bytes. Returns 0 for a datagram to be fragmented,
+    /// Returns the total length of all headers of a super-frame, in bytes. Returns 0 for a datagram to be fragmented,
     /// because only the first fragment of a datagram has a UDP header.
     pub(super) fn header_len(&self, segmentation: Segmentation) -> u16 {
         match segmentation.kind {

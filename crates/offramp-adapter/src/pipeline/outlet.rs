@@ -19,7 +19,7 @@ pub(crate) struct Outlet<'a, H> {
     pub(crate) stats: &'a Direction,
     /// Offloads accepted by the host and allowed by the user.
     pub(crate) enabled: Offloads,
-    /// Maximum IP bytes of a frame.
+    /// Maximum number of IP bytes in a frame.
     pub(crate) mtu: usize,
     /// The port's error if the host is gone; `None` while the host is present.
     pub(crate) closed: Option<PortError>,

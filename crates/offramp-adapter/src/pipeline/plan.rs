@@ -113,7 +113,7 @@ impl Plan {
         self.security.as_ref().map_or(Ok(()), |security| security.check(frame))
     }
 
-    /// Returns whether a frame may be sealed.
+    /// Returns whether some frames of the host may have to be sealed.
     #[inline]
     pub(crate) fn seals(&self) -> bool {
         self.sealing.is_some()

@@ -23,7 +23,8 @@ pub(crate) struct HostSink {
     pub(crate) hold: Hold,
     /// The number of changes of the moderation when this sink last applied the moderation.
     moderation_changes: u32,
-    /// Time of the next interrupt, nanoseconds; `None` if no interrupt is pending, or if delivery interrupts the host.
+    /// Time of the next interrupt, in nanoseconds; `None` if no interrupt is pending, or if delivery interrupts the
+    /// host.
     next_interrupt_ns: Option<u64>,
 }
 

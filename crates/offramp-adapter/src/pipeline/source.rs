@@ -20,8 +20,8 @@ pub(crate) trait Route<H: HostPort> {
     /// Returns the number of frames that can be sent now. A result of 0 ends the turn.
     fn room(&mut self, budget: &mut Budget, now_ns: u64) -> usize;
 
-    /// Sends a frame without offload requests, unplanned. Returns the length of the sent frame; `None` if the frame was
-    /// not sent and must be planned.
+    /// Sends a frame without offload requests, without a plan. Returns the length of the sent frame; `None` if the
+    /// frame was not sent and must be planned.
     #[inline]
     fn put_whole(&mut self, frame: &[u8], source: (&Plan, &PortVlans), now_ns: u64) -> Option<usize> {
         let _ = (frame, source, now_ns);
@@ -46,7 +46,7 @@ pub(crate) trait Route<H: HostPort> {
         source.write(host, self, stats, budget, now_ns);
     }
 
-    /// Returns the maximum IP bytes of a frame; `usize::MAX` if the destination ports check the length.
+    /// Returns the maximum number of IP bytes in a frame; `usize::MAX` if the destination ports check the length.
     fn mtu(&self) -> usize;
 
     /// Lends buffers for the next frames, up to `count` of `len` bytes each. Returns `None` if the route has no room,
@@ -316,7 +316,7 @@ impl Source {
         let frames = planned.frames_left();
         let ports = route.find(frame.bytes(), vlan, frames, now_ns).map_err(|reason| (reason, frames))?;
         let (to, frame_len) = (Destination { vlan, ports }, frame.len());
-        // A flood goes to all ports but the sender's.
+        // A flood goes to all ports except the sender's port, so among two ports it has one destination.
         let has_one_destination = to.ports.len() <= 2;
         if !frame.shared().is_empty() && (!has_one_destination || frames == 1) {
             host.tx_frame();

@@ -48,7 +48,7 @@ pub struct SwitchConfig {
     /// turns. Descriptors of a frame, refused frames, and fetches without a frame also count
     /// ([`HostPort::tx_cost_bytes`](crate::port::HostPort::tx_cost_bytes)).
     pub turn_bytes: usize,
-    /// Maximum time of a turn, nanoseconds. This limit ends turns with frames that take more time than the number of
+    /// Maximum time of a turn, in nanoseconds. This limit ends turns with frames that take more time than the number of
     /// their bytes suggests.
     pub turn_ns: u64,
 }
@@ -81,7 +81,7 @@ impl SwitchConfig {
 /// The initial settings of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct PortConfig {
-    /// Maximum IP bytes of a frame for this port.
+    /// Maximum number of IP bytes in a frame for this port.
     pub mtu: usize,
     /// Receive offloads allowed by the user; changeable later.
     pub offloads: Offloads,

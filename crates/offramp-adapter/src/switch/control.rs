@@ -80,7 +80,7 @@ impl SwitchPort {
         self.index
     }
 
-    /// Returns the maximum IP bytes of a frame for this port.
+    /// Returns the maximum number of IP bytes in a frame for this port.
     pub fn mtu(&self) -> usize {
         self.mtu.load(Relaxed)
     }

@@ -48,7 +48,7 @@ pub struct KnownStation {
     pub vid: u16,
     /// The [number](super::SwitchPort::index) of the port.
     pub port: usize,
-    /// Time since the station's last frame, seconds.
+    /// Time since the station's last frame, in seconds.
     pub age_s: u64,
 }
 

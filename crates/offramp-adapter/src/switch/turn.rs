@@ -100,7 +100,7 @@ impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
                         {
                             frame = lent(host, change, false);
                         }
-                        // The sending port no longer lends the same frame.
+                        // Stop if the sending port no longer lends the same frame.
                         let Some(frame) = frame.filter(|frame| frame.len() == planned_len) else { break };
                         let changed = (change != TagChange::Keep).then(|| plan.after_tag_change(change));
                         serving.enter(next);
@@ -178,7 +178,7 @@ impl<P: HostPort, C> Others<'_, P, C> {
 struct TurnTimer {
     /// Bytes left in the budget at the last clock read.
     bytes: usize,
-    /// Time of the first clock read, nanoseconds.
+    /// Time of the first clock read, in nanoseconds.
     since_ns: Option<u64>,
 }
 

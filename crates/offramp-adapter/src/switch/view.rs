@@ -34,9 +34,9 @@ pub struct StationList {
     pub stations: Vec<KnownStation>,
     /// Number of all stations.
     pub count: usize,
-    /// Age of the station with the oldest last frame, seconds; `None` without stations.
+    /// Age of the station with the oldest last frame, in seconds; `None` without stations.
     pub oldest_s: Option<u64>,
-    /// Age of the station with the most recent frame, seconds; `None` without stations.
+    /// Age of the station with the most recent frame, in seconds; `None` without stations.
     pub newest_s: Option<u64>,
 }
 

@@ -11,7 +11,7 @@ use offramp_adapter::stats::Loss;
 use offramp_offload::esp::{Arrival, Lifetime, SaConfig, UDP_ENCAPSULATION_PORT, UdpPorts};
 use offramp_offload::frame::Frame;
 
-/// The keepalive interval in RFC 3948, seconds.
+/// The keepalive interval in RFC 3948, in seconds.
 const SECONDS: u32 = 20;
 const GAP_NS: u64 = SECONDS as u64 * NS_PER_SECOND;
 

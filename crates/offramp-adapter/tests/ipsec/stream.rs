@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Default length of the stream, bytes.
+/// Default length of the stream, in bytes.
 const STREAM_BYTES_DEFAULT: u64 = 24 << 20;
 /// Bytes of the stream per second of virtual time. Both ends rekey at the start of each second.
 const BYTES_PER_SECOND: u64 = 2 << 20;

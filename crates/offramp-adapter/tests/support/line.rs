@@ -9,7 +9,7 @@ use std::task::Waker;
 pub struct ScriptedLine {
     pub to_come: VecDeque<(u64, Vec<u8>)>,
     pub put: Vec<(u64, Vec<u8>)>,
-    /// Transmission time of a frame, nanoseconds.
+    /// Transmission time of a frame, in nanoseconds.
     pub send_ns: u64,
     lent: Vec<u8>,
     sent_ns: u64,

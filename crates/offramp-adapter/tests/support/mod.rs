@@ -37,7 +37,7 @@ pub struct MemoryHost {
     /// Cost of fetching each frame, and of a fetch without a frame, in bytes.
     pub cost_bytes: usize,
     pub frameless_cost_bytes: usize,
-    /// Cost of the last fetch, bytes.
+    /// Cost of the last fetch, in bytes.
     pub last_cost_bytes: usize,
     /// The switch's record of the served host, and this host's number in the switch.
     pub serving: Option<(Arc<Serving>, usize)>,
