@@ -28,7 +28,7 @@ pub const COMMAND_LEN_MAX: usize = 1 << 16;
 /// The limits after which the driver is notified (virtio 1.3, 5.1.6.5.9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotificationCoalescing {
-    /// Maximum time between the first waiting frame and the notification, microseconds.
+    /// Maximum time between the first waiting frame and the notification, in microseconds.
     pub max_usecs: u32,
     /// Maximum number of frames that wait for the notification.
     pub max_packets: u32,

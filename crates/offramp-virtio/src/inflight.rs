@@ -26,7 +26,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Alignment of each queue's part of the region, bytes.
+/// Alignment of each queue's part of the region, in bytes.
 const ALIGN: u64 = 64;
 /// Length of `QueueRegionPacked` without its entries, in bytes. A split queue needs fewer bytes.
 const HEADER_LEN: u64 = 32;

@@ -26,9 +26,9 @@ pub enum MemoryError {
     /// The total length of all regions exceeds the limit for this guest.
     #[error("{bytes} bytes in all regions; no more than {bytes_max} are mapped")]
     TooLarge {
-        /// Total length of all regions, bytes.
+        /// Total length of all regions, in bytes.
         bytes: u64,
-        /// Maximum total length of all regions, bytes.
+        /// Maximum total length of all regions, in bytes.
         bytes_max: u64,
     },
     /// The guest has no region with this extent.

@@ -118,8 +118,8 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Returns the flags of the descriptor in a chain of one descriptor, which contains a whole frame. For a control
-    /// queue, returns flags that no descriptor has.
+    /// Returns the flags of the single descriptor of a chain, if that chain holds a whole frame. For a control queue,
+    /// returns flags that no descriptor has.
     #[inline]
     fn of_a_frame(self) -> u16 {
         match self {

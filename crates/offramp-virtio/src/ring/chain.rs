@@ -7,8 +7,8 @@ use crate::net_header::HEADER_LEN;
 use std::ptr::NonNull;
 
 /// Maximum number of taken chains that stay in the vector in front of the waiting chains. With more taken chains, the
-/// waiting chains move to the front of the vector. The move is rare enough to cost nothing, and the vector is small
-/// enough to stay in the cache.
+/// waiting chains move to the front of the vector. The move is so rare that its cost is negligible, and the vector is
+/// small enough to stay in the cache.
 pub(super) const TAKEN_MAX: usize = 8 * FETCH_MAX;
 
 /// Length of a cache line in bytes.

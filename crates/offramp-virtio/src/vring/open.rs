@@ -21,11 +21,11 @@ const KEPT_MAX: usize = 64;
 struct OpenFrame {
     chains: Vec<Chain>,
     buffers: Vec<Buffer>,
-    /// Total length of all chains, bytes.
+    /// Total length of all chains, in bytes.
     capacity: usize,
-    /// Length of headers and frame so far, bytes. The first `head_len` bytes are written last.
+    /// Length of headers and frame so far, in bytes. The first `head_len` bytes are written last.
     len: usize,
-    /// Buffer and offset for the next byte.
+    /// The buffer, and the offset in this buffer, for the next byte.
     end: Place,
     /// State before the last append.
     before: Before,

@@ -25,9 +25,9 @@ const PARTS: [[u64; 3]; 2] = [[0, 0x100, 0x140], [0x200, 0x300, 0x340]];
 const RING_MAX: u16 = 16;
 /// Number of polls by the device per input.
 const ROUNDS: usize = 4;
-/// Maximum length of a frame, bytes.
+/// Maximum length of a frame, in bytes.
 const FRAME_LEN_MAX: usize = 4096;
-/// Length of the settings before the ring's memory, bytes.
+/// Length of the settings before the ring's memory, in bytes.
 pub const SETTINGS_LEN: usize = 12;
 
 struct Bench {
