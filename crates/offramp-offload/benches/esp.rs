@@ -1,4 +1,4 @@
-//! ESP compared with the raw AEAD of the same library, on the same buffers, in one process.
+//! Compares ESP with the raw AEAD of the same library, on the same buffers, in one process.
 //!
 //! `cargo bench -p offramp-offload --bench esp -- [--quick | --profile WHO] [FILTER]` prints a table for each operation
 //! and compares the ratios with the targets. Quote ratios from one run, never single figures. For ipsec-mb, run `cargo

@@ -1,4 +1,4 @@
-//! offramp compared with other libraries and with the machine's limits, in one process.
+//! Compares offramp with other libraries and with the machine's limits, in one process.
 //!
 //! `cargo bench -p offramp-offload --bench peers -- [--quick | --profile WHO] [FILTER]` prints a table for each
 //! operation and writes `target/bench/peers.json`. `FILTER` is a part of an operation's name. A filtered run and a run

@@ -173,7 +173,7 @@ pub(crate) fn is_for_kernel(len: usize) -> bool {
 pub(crate) struct Run {
     /// Payload length of each frame in bytes.
     pub(crate) segment_len: usize,
-    /// Distance between the starts of two consecutive slots of the destination, bytes.
+    /// Distance between the starts of two consecutive slots of the destination, in bytes.
     pub(crate) stride: usize,
 }
 

@@ -58,7 +58,7 @@ use head::{Key, NetworkFields, Shape, TransportFields};
 pub use sink::{Appended, Sink};
 use table::FlowTable;
 
-/// Maximum length of an IP packet, bytes: the largest 16-bit length (RFC 791 3.1).
+/// Maximum length of an IP packet, in bytes: the largest 16-bit length (RFC 791 3.1).
 pub const PACKET_LEN_MAX: usize = 65_535;
 /// Upper limit of [`CoalesceConfig::flows_max`]. Each flow has its own buffer.
 pub const FLOWS_MAX: usize = 65_536;
@@ -66,7 +66,7 @@ pub const FLOWS_MAX: usize = 65_536;
 pub const FLOWS_MAX_DEFAULT: usize = 64;
 /// Default maximum number of datagrams in a UDP aggregate, as in Linux (`UDP_GRO_CNT_MAX`).
 pub const UDP_SEGMENTS_MAX_DEFAULT: u16 = 64;
-/// Maximum length of a link header parsed by [`FrameLayout::parse_into`], bytes.
+/// Maximum length of a link header parsed by [`FrameLayout::parse_into`], in bytes.
 const LINK_HEADER_LEN_MAX: usize = ETHERNET_HEADER_LEN + VLAN_TAGS_MAX * VLAN_TAG_LEN;
 /// Length of a cache line in bytes.
 const CACHE_LINE_LEN: usize = 64;
@@ -204,8 +204,9 @@ impl Coalescer {
         self.push_to_any((frame, layout), (hash, now_ns), out);
     }
 
-    /// Returns whether [`Coalescer::push`] may put the frame into an aggregate. Reads neither checksums nor flows. While
-    /// the coalescer holds frames, the answer is true for every frame with payload, because the frame may continue one.
+    /// Returns whether [`Coalescer::push`] may put the frame into an aggregate. Reads neither checksums nor flows.
+    /// While the coalescer holds frames, the answer is true for every frame with payload, because the frame may
+    /// continue an aggregate.
     pub fn may_hold(&self, frame: &Frame<'_>, enabled: Offloads) -> bool {
         let Ok((bytes, layout)) = frame.parts() else { return false };
         let is_coalesced =

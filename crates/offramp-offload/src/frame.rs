@@ -92,8 +92,8 @@ impl<'a> Frame<'a> {
         Self::new(bytes, TxMeta::default())
     }
 
-    /// Returns all bytes, padding included. Of a frame with [`Frame::shared`] bytes, returns the bytes before these: all
-    /// headers, and possibly the start of the payload.
+    /// Returns all bytes, padding included. For a frame with [`Frame::shared`] bytes, returns the bytes before the
+    /// shared bytes: all headers, and possibly the start of the payload.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.bytes
@@ -131,7 +131,8 @@ impl<'a> Frame<'a> {
         self.parsed.request
     }
 
-    /// Returns the layout. Of a frame with [`Frame::shared`] bytes, the layout's packet ends with the private bytes.
+    /// Returns the layout. For a frame with [`Frame::shared`] bytes, the packet in the layout ends with the private
+    /// bytes.
     ///
     /// # Errors
     /// Returns the reason why the frame has no layout. Offloads must not change a frame without layout.
@@ -300,7 +301,7 @@ pub struct FrameBuffer<M> {
     place: Range<usize>,
     parsed: Parsed,
     state: State,
-    /// The bytes of the frame that are not yet copied into `memory`, behind `place`.
+    /// The bytes of the frame after the bytes at `place`, not yet copied into `memory`.
     shared: Vec<SharedBytes>,
 }
 
@@ -362,12 +363,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.state = State::Set;
     }
 
-    /// Does the same as [`FrameBuffer::set`] for a frame with further bytes `shared`, in memory of the host, behind the
+    /// Does the same as [`FrameBuffer::set`] for a frame with further bytes `shared`, in memory of the host, after the
     /// bytes at `place`. The frame is empty if its bytes exceed the memory.
     ///
     /// [`FrameBuffer::lent`] and [`FrameBuffer::lent_with_tag`] lend the frame as it is. [`FrameBuffer::frame`] and
-    /// [`FrameBuffer::frame_with_tag`] first copy `shared` into the memory. The caller must call [`FrameBuffer::gather`], [`FrameBuffer::set`] or [`FrameBuffer::clear`] before the bytes
-    /// become unreadable.
+    /// [`FrameBuffer::frame_with_tag`] first copy `shared` into the memory. The caller must call
+    /// [`FrameBuffer::gather`], [`FrameBuffer::set`] or [`FrameBuffer::clear`] before the bytes become unreadable.
     pub fn set_shared(&mut self, place: Range<usize>, request: TxMeta, shared: impl Iterator<Item = SharedBytes>) {
         let private_end = place.end;
         self.set(place, request);

@@ -12,7 +12,7 @@
 use crate::vlan::TagChange;
 use std::net::Ipv4Addr;
 
-/// Length of an Ethernet header without tags, bytes.
+/// Length of an Ethernet header without tags, in bytes.
 pub const ETHERNET_HEADER_LEN: usize = 14;
 /// Minimum number of bytes after an Ethernet header and its tags (IEEE 802.3 3.2.7, `minFrameSize`).
 const ETHERNET_DATA_LEN_MIN: usize = 46;
@@ -45,9 +45,9 @@ const NEXT_HEADER_ROUTING: u8 = 43;
 const NEXT_HEADER_DESTINATION: u8 = 60;
 
 pub(crate) const IPV4_HEADER_LEN_MIN: usize = 20;
-/// Length of an IPv6 header without extension headers, bytes.
+/// Length of an IPv6 header without extension headers, in bytes.
 pub const IPV6_HEADER_LEN: usize = 40;
-/// Length of a TCP header without options, bytes.
+/// Length of a TCP header without options, in bytes.
 pub const TCP_HEADER_LEN_MIN: usize = 20;
 /// Length of a UDP header in bytes.
 pub const UDP_HEADER_LEN: usize = 8;

@@ -87,8 +87,9 @@ const LETTERS_MAX: usize = 2;
 
 /// Returns the known word that `name` probably means, or `None` if no known word is near.
 ///
-/// A known word is near if at most two letters differ, and no more than half of the word. A swap of neighbours counts as
-/// one letter. Of two equally near words, the one with more equal letters at its beginning is meant. A known word is also near if `name` leaves out or shortens some of its parts, as `tx_bits_per_sec` does
+/// A known word is near if at most two of its letters differ, and at most half of its letters. A swap of two adjacent
+/// letters counts as one letter. Among equally near words, the function returns the word with more equal letters at its
+/// beginning. A known word is also near if `name` leaves out or shortens some of its parts, as `tx_bits_per_sec` does
 /// for `tx_bits_per_second`.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let letters = name.chars().count();

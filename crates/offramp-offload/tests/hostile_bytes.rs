@@ -1,4 +1,4 @@
-//! Bytes from a hostile host or wire never make a function panic, hang, or lose a frame.
+//! Tests that bytes from a hostile host or wire never make a function panic, hang, or lose a frame.
 
 mod hostile;
 

@@ -12,14 +12,14 @@ use std::hint::black_box;
 
 /// Lengths of clear IP packets in bytes, and target speeds relative to the raw AEAD.
 const PACKETS: [(usize, f64); 2] = [(1420, 0.93), (8900, 0.97)];
-/// Payload length of a super-frame, bytes.
+/// Payload length of a super-frame, in bytes.
 const SUPER_PAYLOAD_LEN: usize = 64 * 1024 - 120;
 /// Target time of large send with ESP, relative to the time of the AEAD.
 const LARGE_SEND_TIME: f64 = 1.1;
 /// Name of the reference for large send with ESP in two passes: a checksum over each payload, and the raw AEAD. Every
 /// two-pass implementation does at least this work.
 const CHECKSUM_AND_RAW_AEAD: &str = "checksum, raw aead";
-/// Target time of a replay check, nanoseconds.
+/// Target time of a replay check, in nanoseconds.
 const REPLAY_NS: f64 = 3.0;
 /// Number of sealed frames that are opened one after another. A replay window accepts each frame once.
 const FRAMES: usize = 64;
@@ -28,8 +28,8 @@ const IP_HEADERS_LEN: usize = 34;
 /// Offset of the encrypted bytes in a sealed frame. The raw AEAD starts at the same offset, so that the two contenders
 /// have the same alignment.
 const BODY_AT: usize = IP_HEADERS_LEN + 16;
-/// Distance between the starts of two consecutive frames in the transmit buffer, bytes. The distance is a multiple of a
-/// cache line, with room for the added headers.
+/// Distance between the starts of two consecutive frames in the transmit buffer, in bytes. The distance is a multiple
+/// of a cache line, with room for the added headers.
 const SLOT: usize = 1536;
 
 /// Measures the operations of this file.

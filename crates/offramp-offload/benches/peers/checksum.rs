@@ -6,16 +6,16 @@ use offramp_offload::checksum;
 
 use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
 
-/// Length of each of the two fixed buffers, bytes.
+/// Length of each of the two fixed buffers, in bytes.
 const BUFFER_LEN: usize = 1 << 17;
 /// Offset of messages from a cache line's boundary, equal to the offset after a large `malloc`.
 const START: usize = 16;
 /// Name of the row with the limit: a plain read of the message. No checksum can be faster.
 const READ: &str = "limit_read";
 
-/// Lengths of messages for a checksum without copy, bytes.
+/// Lengths of messages for a checksum without copy, in bytes.
 const SUM_LENS: [usize; 5] = [64, 256, 1500, 9000, 65_536];
-/// Lengths of messages for a copy with checksum, bytes.
+/// Lengths of messages for a copy with checksum, in bytes.
 const COPY_LENS: [usize; 2] = [1500, 9000];
 
 /// Length of a page in bytes.

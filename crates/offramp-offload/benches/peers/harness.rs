@@ -119,7 +119,7 @@ struct Row {
 struct Effort {
     /// Number of samples per contender. The median is reported.
     repetitions: usize,
-    /// Duration of one sample, nanoseconds.
+    /// Duration of one sample, in nanoseconds.
     sample_ns: f64,
 }
 

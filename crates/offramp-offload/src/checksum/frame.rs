@@ -88,7 +88,7 @@ pub enum CompleteError {
     End {
         /// End of the packet as passed by the caller, bytes from the start of the frame.
         end: usize,
-        /// Length of the frame, bytes.
+        /// Length of the frame, in bytes.
         frame_len: usize,
     },
     /// The checksum field does not lie between the first covered byte and the packet's end.

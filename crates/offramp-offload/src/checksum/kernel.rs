@@ -9,11 +9,11 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use super::x86;
 use super::{Head, HeadWords, Run, SharedBytes, Sum, portable};
 
-/// Maximum length for the inlined scalar path, bytes. Up to this length, a call of a kernel costs more time than the
+/// Maximum length for the inlined scalar path, in bytes. Up to this length, a call of a kernel costs more time than the
 /// kernel saves.
 pub(super) const SHORT_LEN_MAX: usize = 128;
-/// Maximum length for one call to a kernel, bytes. The value is even, so that the next call starts at an even offset.
-/// The value is small enough for 32-bit accumulators, see `x86`.
+/// Maximum length for one call to a kernel, in bytes. The value is even, so that the next call starts at an even
+/// offset. The value is small enough for 32-bit accumulators, see `x86`.
 pub(super) const CHUNK_LEN_MAX: usize = 1 << 16;
 
 /// The message lengths, in bytes, that a kernel accepts in one call. The methods of [`Kernel`] handle all other
@@ -32,9 +32,10 @@ enum Vectors {
     None,
 }
 
-/// Work that copies many messages, such as the payloads of a run. The work is compiled once for each kernel, around the kernel's copy, so its
-/// variables stay in registers from one message to the next. Variables in memory would cost time: a load waits for a
-/// store of the payload to an address with the same low bits.
+/// Work that copies many messages, such as the payloads of consecutive frames. The compiler makes one version of the
+/// work for each kernel, with the kernel's copy inlined. So the variables of the work stay in registers from one
+/// message to the next. Variables in memory would cost time: a load waits for a store of the payload to an address with
+/// the same low bits.
 pub(crate) trait ManyCopies {
     /// The result of the work.
     type Output;

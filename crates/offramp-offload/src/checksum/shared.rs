@@ -3,7 +3,7 @@
 use super::{Sum, copy_and_sum_shared};
 use core::ops::Range;
 
-/// Minimum length of a page of memory, bytes.
+/// Minimum length of a page of memory, in bytes.
 const PAGE_LEN: usize = 4096;
 
 /// Bytes that another program can write at the same time. No reference to such bytes may exist. Each function reads
@@ -70,8 +70,8 @@ impl SharedBytes {
         copy_and_sum_shared(*self, dst)
     }
 
-    /// Reads one byte of each page. If another program has made a page unreadable, the read raises the signal that a
-    /// system call with the same bytes does not raise.
+    /// Reads one byte of each page. If another program has made a page unreadable, the read raises a signal. A system
+    /// call with the same bytes would only return an error.
     pub fn touch(&self) {
         for at in (0..self.len).step_by(PAGE_LEN) {
             // SAFETY: `new`'s caller vouches for `len` readable bytes.

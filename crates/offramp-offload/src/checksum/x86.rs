@@ -366,8 +366,8 @@ pub(super) mod avx2 {
         masks
     };
 
-    /// Returns the vector at offset `at` of [`MASKS`]. `at` is at most 64. `mask(YMM - n)` keeps the `n` lowest bytes of a
-    /// vector, and `mask(2 * YMM - n)` keeps all others.
+    /// Returns the vector at offset `at` of [`MASKS`]. `at` is at most 64. `mask(YMM - n)` keeps the `n` lowest bytes
+    /// of a vector, and `mask(2 * YMM - n)` keeps all others.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn mask(at: usize) -> __m256i {

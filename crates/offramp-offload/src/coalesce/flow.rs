@@ -63,9 +63,9 @@ pub(super) struct Flow {
     pub(super) segments: u16,
     /// Maximum number of frames in the aggregate.
     pub(super) segments_max: u16,
-    /// Payload length of every frame except the last, bytes.
+    /// Payload length of every frame except the last, in bytes.
     pub(super) size: u16,
-    /// Payload length of the last frame, bytes. Equals `size` until a frame completes the aggregate.
+    /// Payload length of the last frame, in bytes. Equals `size` until a frame completes the aggregate.
     size_last: u16,
     /// IPv4 ID of the first frame, 0 for IPv6.
     pub(super) id: u16,
@@ -82,7 +82,7 @@ pub(super) struct Flow {
     /// Maximum length of the aggregate in bytes, link header included.
     pub(super) len_max: usize,
     hash: Option<u32>,
-    /// Arrival time of the first frame, nanoseconds.
+    /// Arrival time of the first frame, in nanoseconds.
     pub(super) started_ns: u64,
     pub(super) template: Template,
     /// The predicted next flow: the slot that was found or started most recently after a frame of this flow. The slot

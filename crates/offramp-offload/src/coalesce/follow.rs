@@ -1,8 +1,9 @@
-//! Runs of frames. A frame with a full-size payload continues an aggregate if its headers are the expected ones. Such
-//! frames are coalesced in one loop, without a parse.
+//! Coalesces runs of consecutive frames in one loop, without a parse of each frame. A frame with a full-size payload
+//! continues an aggregate if its headers have the expected values.
 //!
-//! The coalescer guesses a frame's flow before it reads the frame. The first guess is the flow of the previous frame. The
-//! second guess is the flow found after that flow the last time. A guess from the frame's own bytes would delay the copy.
+//! The coalescer guesses a frame's flow before it reads the frame. The first guess is the flow of the previous frame.
+//! The second guess is the flow found after that flow the last time. A guess from the frame's own bytes would delay the
+//! copy.
 
 // Only inlined functions are compiled for the vector instructions of a kernel.
 #![allow(clippy::inline_always)]
@@ -27,8 +28,8 @@ pub struct Followed<'f, I> {
 }
 
 impl Coalescer {
-    /// Returns whether [`Coalescer::follow`] can coalesce a frame: whether a guessed flow has an aggregate of two or more
-    /// frames.
+    /// Returns whether [`Coalescer::follow`] can coalesce a frame: whether a guessed flow has an aggregate of two or
+    /// more frames.
     #[inline]
     pub fn can_follow(&self) -> bool {
         let last = self.table.flow(self.table.last);
@@ -96,7 +97,7 @@ pub(super) struct Expected {
     pub(super) seq_step: u32,
     pub(super) id: u16,
     pub(super) id_step: u16,
-    /// Length of transport header and payload, bytes.
+    /// Length of transport header and payload, in bytes.
     pub(super) transport_len: u16,
 }
 
@@ -196,7 +197,8 @@ fn word_at(headers: &[u8], at: usize) -> Option<u16> {
 impl Flow {
     /// Returns the expected fields of the next full-size frame, the place of its payload in the memory of all buffers,
     /// and the maximum number of such frames. Returns `None` if the flow accepts no such frame, or if each frame
-    /// requires the checks of [`Flow::coalesce`]: the slot is vacant, the IPv4 ID's increment is unknown, or the payload is short.
+    /// requires the checks of [`Flow::coalesce`]: the slot is vacant, the IPv4 ID's increment is unknown, or the
+    /// payload is short.
     #[inline]
     pub(super) fn expected(&self) -> Option<(Expected, usize, usize)> {
         let size = usize::from(self.size);

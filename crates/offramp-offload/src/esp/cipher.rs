@@ -38,7 +38,7 @@ pub(super) struct Protection {
     kind: Kind,
     pub(super) spi: u32,
     pub(super) suite: Suite,
-    /// Length of the suite's IV in a packet, bytes.
+    /// Length of the suite's IV in a packet, in bytes.
     pub(super) iv_len: usize,
     pub(super) icv_len: usize,
     pub(super) alignment: usize,

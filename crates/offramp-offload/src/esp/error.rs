@@ -32,9 +32,9 @@ pub enum SaFault {
     EncryptionKeyLen {
         /// Suite of the association.
         suite: Suite,
-        /// Key length required by the suite, bytes.
+        /// Key length required by the suite, in bytes.
         expected: usize,
-        /// Length of the given key, bytes.
+        /// Length of the given key, in bytes.
         given: usize,
     },
     /// The integrity key is too short or too long.
@@ -42,9 +42,9 @@ pub enum SaFault {
     IntegrityKeyLen {
         /// Suite of the association.
         suite: Suite,
-        /// Key length required by the suite, bytes.
+        /// Key length required by the suite, in bytes.
         expected: usize,
-        /// Length of the given key, bytes.
+        /// Length of the given key, in bytes.
         given: usize,
     },
     /// A legacy suite is used without the option `legacy`.

@@ -45,7 +45,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Returns the length of the clear IP packet, bytes.
+    /// Returns the length of the clear IP packet, in bytes.
     pub(super) fn packet_len(&self) -> usize {
         self.end - self.start - self.layout.network_start
     }
@@ -386,7 +386,7 @@ impl InboundSa {
         self.seen.spent.packets()
     }
 
-    /// Returns the total length of the clear packets so far, bytes.
+    /// Returns the total length of the clear packets so far, in bytes.
     pub fn bytes(&self) -> u64 {
         self.seen.spent.bytes()
     }

@@ -54,7 +54,8 @@ impl ReplayWindow {
         window
     }
 
-    /// Clears the bits above the highest number in its word, because these numbers were not received yet.
+    /// In the word of the highest number, clears the bits of all higher numbers, because these numbers were not
+    /// received yet.
     fn forget_ahead(&mut self) {
         let word = self.word_at(self.highest);
         self.ring[word] &= up_to(self.highest);

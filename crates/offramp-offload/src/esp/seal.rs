@@ -148,7 +148,7 @@ impl OutboundSa {
         self.spent.packets()
     }
 
-    /// Returns the total length of the clear packets sealed so far, bytes.
+    /// Returns the total length of the clear packets sealed so far, in bytes.
     pub fn bytes(&self) -> u64 {
         self.spent.bytes()
     }
@@ -179,7 +179,7 @@ impl OutboundSa {
         self.protection.alignment - 1 + TRAILER_FIELDS_LEN + self.protection.icv_len
     }
 
-    /// Returns the length of the sealed frame, bytes.
+    /// Returns the length of the sealed frame, in bytes.
     ///
     /// # Errors
     /// Returns the error that [`OutboundSa::seal`] would return.
@@ -542,7 +542,7 @@ impl OutboundSa {
 struct Segments<'a> {
     heads: &'a Heads,
     frames: usize,
-    /// Distance between the starts of two consecutive slots, bytes.
+    /// Distance between the starts of two consecutive slots, in bytes.
     stride: usize,
     /// Next header in the trailers.
     protocol: u8,

@@ -31,7 +31,7 @@ pub enum PlanRefused {
 pub struct SealedRun {
     /// Number of frames in the run.
     pub frames: usize,
-    /// Length of each frame, bytes.
+    /// Length of each frame, in bytes.
     pub frame_len: usize,
     /// Last lifetime limit that one of the frames reached, if any.
     pub event: Option<LifetimeEvent>,
@@ -80,7 +80,7 @@ impl SealedSegments {
         if self.frames_left() == 0 { 0 } else { sa.sealed_len_of(frame.bytes(), &self.next_layout()).unwrap_or(0) }
     }
 
-    /// Returns the length of the clear IP packet in the next frame, bytes.
+    /// Returns the length of the clear IP packet in the next frame, in bytes.
     pub fn next_packet_len(&self) -> usize {
         let layout = self.next_layout();
         layout.packet_end - layout.network_start

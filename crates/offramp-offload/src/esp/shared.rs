@@ -194,7 +194,7 @@ impl SharedOutbound {
         self.ledger.lock().spent.packets()
     }
 
-    /// Returns the total length of the clear packets covered by grants, bytes.
+    /// Returns the total length of the clear packets covered by grants, in bytes.
     pub fn bytes(&self) -> u64 {
         self.ledger.lock().spent.bytes()
     }
@@ -291,7 +291,7 @@ impl SharedInbound {
         self.seen.lock().spent.packets()
     }
 
-    /// Returns the total length of the clear packets so far, bytes.
+    /// Returns the total length of the clear packets so far, in bytes.
     pub fn bytes(&self) -> u64 {
         self.seen.lock().spent.bytes()
     }

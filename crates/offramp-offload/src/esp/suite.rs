@@ -216,7 +216,7 @@ impl Suite {
         }
     }
 
-    /// Returns the alignment of the total length of payload and trailer, bytes.
+    /// Returns the alignment of the total length of payload and trailer, in bytes.
     pub fn alignment(self) -> usize {
         match self {
             Self::AesCbc { .. } => AES_BLOCK_LEN,

@@ -3,7 +3,7 @@
 /// Length of the two fields after the padding, in bytes: pad length and next header (RFC 4303 2.5, 2.6).
 pub(super) const TRAILER_FIELDS_LEN: usize = 2;
 
-/// Maximum padding that fits into one word together with the two fields after it, bytes.
+/// Maximum padding that fits into one word together with the two fields after it, in bytes.
 pub(super) const SHORT_PAD_LEN_MAX: usize = size_of::<u64>() - TRAILER_FIELDS_LEN;
 /// The padding bytes 1, 2, 3 and so on, as a little-endian word.
 const SHORT_PADDING: u64 = 0x0807_0605_0403_0201;

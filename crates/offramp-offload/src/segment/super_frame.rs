@@ -69,7 +69,7 @@ pub(super) struct SuperFrame {
     reshape_at: usize,
     /// The [`Shape`] of the frames to which the fields below apply.
     shape: Shape,
-    /// Length of a frame of this shape, bytes.
+    /// Length of a frame of this shape, in bytes.
     frame_len: usize,
     /// True if the headers of this shape fit into a [`Head`], and the frame has at least [`Head::LEN_MAX`] bytes.
     has_head: bool,
@@ -206,8 +206,8 @@ impl SuperFrame {
         1
     }
 
-    /// Writes up to `count` frames with the same [`Shape`], each to the front of one slot of `stride` bytes. Returns the
-    /// number of written frames: the frames whose payload lies in the frame's next stretch of memory.
+    /// Writes up to `count` frames with the same [`Shape`], each to the front of one slot of `stride` bytes. Returns
+    /// the number of written frames: the frames whose payload lies in the frame's next stretch of memory.
     fn write_with_head(&self, frame: FrameBytes<'_>, out: &mut [u8], stride: usize, count: usize) -> usize {
         let from = self.headers_end + self.written;
         let run = Run { segment_len: self.frame_len - self.headers_end, stride };
@@ -436,7 +436,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Maximum length of all headers, bytes.
+    /// Maximum length of all headers, in bytes.
     pub(crate) const LEN_MAX: usize = Head::LEN_MAX;
 
     /// Returns the IPv4 ID of the `n`th frame.

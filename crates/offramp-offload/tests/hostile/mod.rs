@@ -15,7 +15,7 @@ use packet::{ACK, CWR, Checksum, DF, ECE, FIN, FRAGMENT, MF, PSH, Packet, TCP};
 
 /// Maximum number of bytes added to a frame by segmentation: IPv6's fragment header.
 const ADDED_MAX: usize = 8;
-/// Maximum length of a frame from a packet socket, bytes.
+/// Maximum length of a frame from a packet socket, in bytes.
 const LINE_LEN_MAX: usize = 65_536 + 22;
 
 /// The remaining bytes of an input, followed by zeros.

@@ -197,7 +197,7 @@ fn with_id_of(frame: &[u8], original: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns the payload length of each piece, bytes.
+/// Returns the payload length of each piece, in bytes.
 pub fn sizes(pieces: &[Piece]) -> Vec<usize> {
     pieces.iter().map(Piece::payload_len).collect()
 }

@@ -1,4 +1,4 @@
-//! A run has the same result as its frames pushed one by one.
+//! Tests that a run of frames has the same result as its frames pushed one by one.
 
 use super::properties::{frames_of, random_config};
 use super::*;
@@ -14,7 +14,7 @@ const LINES: u64 = 1_700;
 #[derive(Clone, Debug, Default)]
 struct Receiver {
     lends: bool,
-    /// Maximum length of a frame in lent memory, bytes.
+    /// Maximum length of a frame in lent memory, in bytes.
     room_len: usize,
     wants_commit: bool,
     open: BTreeMap<usize, Vec<u8>>,
@@ -80,8 +80,8 @@ impl Between {
     }
 }
 
-/// Coalesces the frames in runs, or one by one. Returns the delivered frames, and the number of frames coalesced without
-/// a parse.
+/// Coalesces the frames in runs, or one by one. Returns the delivered frames, and the number of frames coalesced
+/// without a parse.
 fn coalesce_in(
     config: CoalesceConfig,
     mut receiver: Receiver,
@@ -139,7 +139,7 @@ fn a_run_gives_what_its_frames_give_one_by_one() {
             });
         }
     }
-    // Otherwise, the test would compare a path with itself.
+    // With fewer frames coalesced without a parse, the test would mostly compare the path with a parse with itself.
     assert!(followed > frames_len / 10, "only {followed} of {frames_len} frames were coalesced without a parse");
 }
 
