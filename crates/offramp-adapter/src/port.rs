@@ -184,9 +184,9 @@ pub trait HostPort: InPlace {
     }
 
     /// Lends the last fetched frame as [`HostPort::tx_frame`] does, but the payload may lie in the host's memory
-    /// ([`Frame::shared`], up to [`SHARED_PIECES_MAX`] pieces). The caller reads each byte of the payload once. Before a
-    /// second read, the caller calls [`HostPort::tx_frame`], which copies the payload into the port's own memory. A port
-    /// that always has the frame in its own memory can use the default method.
+    /// ([`Frame::shared`], up to [`SHARED_PIECES_MAX`] pieces). The caller reads each byte of the payload once. Before
+    /// a second read, the caller calls [`HostPort::tx_frame`], which copies the payload into the port's own memory. A
+    /// port that always has the frame in its own memory can use the default method.
     #[inline]
     fn tx_lend(&mut self) -> Frame<'_> {
         self.tx_frame()
@@ -332,7 +332,8 @@ pub trait WirePort {
 
     /// Takes up to `frames_max` frames that arrived by `now_ns`, and lends them together until the next call. Takes
     /// every returned frame, even if the caller does not read the frame. Returns at least one frame if `frames_max` is
-    /// above 0 and [`WirePort::take`] would return a frame. A wire that lends one frame at a time can use the default method.
+    /// above 0 and [`WirePort::take`] would return a frame. A wire that lends one frame at a time can use the default
+    /// method.
     #[inline]
     fn take_run(&mut self, now_ns: u64, frames_max: usize) -> impl Iterator<Item = &mut [u8]> {
         if frames_max == 0 { None } else { self.take(now_ns) }.into_iter()

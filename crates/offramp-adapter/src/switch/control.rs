@@ -282,8 +282,8 @@ impl<P> SwitchControl<P> {
         self.lock().ports.iter().flatten().cloned().collect()
     }
 
-    /// Requests the known stations, at most `stations_max` of them in the list. The switch's thread sends the list after
-    /// some batches; a thread that stalls or has ended sends none, so the caller must limit its wait.
+    /// Requests the known stations, at most `stations_max` of them in the list. The switch's thread sends the list
+    /// after some batches; a thread that stalls or has ended sends none, so the caller must limit its wait.
     pub fn stations(&self, stations_max: usize) -> Receiver<StationList> {
         let (reading, list) = Reading::new(stations_max.min(self.config.stations_max));
         self.ask(self.lock(), Request::List(reading));

@@ -1,5 +1,5 @@
-//! Frames to the reserved addresses 01-80-C2-00-00-00 to -0F. No bridge forwards these frames (IEEE 802.1Q 8.6.3), unless
-//! the operator lists their address or their protocol.
+//! Frames to the reserved addresses 01-80-C2-00-00-00 to -0F. No bridge forwards these frames (IEEE 802.1Q 8.6.3),
+//! unless the operator lists their address or their protocol.
 
 use super::config::SwitchConfig;
 use offramp_offload::layout::VLAN_TAG_LEN;
@@ -25,8 +25,8 @@ pub enum LinkProtocol {
     Eapol,
     /// Discovery of neighbours (IEEE 802.1AB 7.1, 7.4).
     Lldp,
-    /// Peer delay of the Precision Time Protocol (IEEE 1588 annex E). All other messages of PTP have a group address that
-    /// every bridge forwards.
+    /// Peer delay of the Precision Time Protocol (IEEE 1588 annex E). All other messages of PTP have a group address
+    /// that every bridge forwards.
     Ptp,
 }
 
