@@ -1,5 +1,5 @@
-//! A persistent TAP made by another program, such as `ip tuntap add NAME mode tap user USER`. Its owner attaches without
-//! a capability (Linux 6.18, `tun_set_iff`).
+//! A persistent TAP made by another program, such as `ip tuntap add NAME mode tap user USER`. Its owner attaches
+//! without a capability (Linux 6.18, `tun_set_iff`).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,8 +8,8 @@ use super::{FRAME_LEN_MAX, QUEUES_MAX, Tap, TapError, device, ioctl, system};
 use crate::sys::link::{self, TunInfo};
 
 impl Tap {
-    /// Attaches to the existing interface `name` in the calling thread's namespace, with `queues` queue pairs. Addresses,
-    /// MTU and state of the interface do not change. The new handle offers no offloads.
+    /// Attaches to the existing interface `name` in the calling thread's namespace, with `queues` queue pairs.
+    /// Addresses, MTU and state of the interface do not change. The new handle offers no offloads.
     ///
     /// After the handle is dropped, the interface offers no offloads and has its previous vnet header. Until then, no
     /// other program can attach to an interface with one queue.
@@ -39,8 +39,8 @@ impl Tap {
         if found.has_carrier && !found.is_multi_queue { Err(TapError::InUse(name.to_owned())) } else { Ok(()) }
     }
 
-    /// Gives an existing interface the offloads and the vnet header that it had before [`Tap::attach`]. Does nothing for
-    /// a created interface. Call this function when no queue is in use any more.
+    /// Gives an existing interface the offloads and the vnet header that it had before [`Tap::attach`]. Does nothing
+    /// for a created interface. Call this function when no queue is in use any more.
     pub fn restore(&self) {
         if let Some(header) = self.header_before {
             let fd = self.shared.fds[0].as_fd();
