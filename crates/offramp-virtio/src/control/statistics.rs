@@ -17,7 +17,7 @@ bitflags! {
         const RX_CSUM = VIRTIO_NET_STATS_TYPE_RX_CSUM as u64;
         /// Received super-frames: packets, bytes, coalesced packets, coalesced bytes.
         const RX_GSO = VIRTIO_NET_STATS_TYPE_RX_GSO as u64;
-        /// Frames dropped by the receive rate limit: packets, in bytes.
+        /// Frames dropped by the receive rate limit: packets, bytes.
         const RX_SPEED = VIRTIO_NET_STATS_TYPE_RX_SPEED as u64;
         /// Transmitted frames: notifications, packets, bytes, interrupts, drops, malformed frames.
         const TX_BASIC = VIRTIO_NET_STATS_TYPE_TX_BASIC as u64;
@@ -26,7 +26,7 @@ bitflags! {
         /// Transmitted super-frames: packets and bytes, packets and bytes of the segments, packets and bytes of
         /// super-frames with a single segment.
         const TX_GSO = VIRTIO_NET_STATS_TYPE_TX_GSO as u64;
-        /// Frames dropped by the transmit rate limit: packets, in bytes.
+        /// Frames dropped by the transmit rate limit: packets, bytes.
         const TX_SPEED = VIRTIO_NET_STATS_TYPE_TX_SPEED as u64;
         /// Control commands: all commands, successful commands.
         const CVQ = VIRTIO_NET_STATS_TYPE_CVQ;

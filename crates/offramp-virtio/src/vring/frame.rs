@@ -111,8 +111,8 @@ impl Vring {
     }
 
     /// Writes a received frame like [`Vring::write_frame`]. The first bytes of the frame are in `front`, in private
-    /// memory. The other bytes are in `shared` pieces, each given by its address and length. Another driver can write to
-    /// the pieces at the same time. Each byte is read once.
+    /// memory. The other bytes are in `shared` pieces, each given by its address and length. Another driver can write
+    /// to the pieces at the same time. Each byte is read once.
     ///
     /// # Safety
     /// The pieces must be readable. No reference to a byte of the pieces may exist.
@@ -210,8 +210,8 @@ impl Buffer {
         unsafe { copy_shared(bytes.as_ptr(), self.host.as_ptr().wrapping_add(offset), len) };
     }
 
-    /// Fills the buffer from `source` and then from the next `sources`, each an address and a length. Returns the number
-    /// of written bytes, and leaves the rest of the last source in `source`.
+    /// Fills the buffer from `source` and then from the next `sources`, each an address and a length. Returns the
+    /// number of written bytes, and leaves the rest of the last source in `source`.
     ///
     /// # Safety
     /// Each source must be readable, and no reference to guest memory may exist.
