@@ -1,13 +1,13 @@
 //! The effect of moderation on guests that sleep between interrupts. The loads are single requests, bulk data, and both
-//! together, over two vhost-user ports and a link of 1 Gbit/s. The guests are scripted drivers in this process with
-//! `EVENT_IDX`, at native speed without an emulator.
+//! together, over two vhost-user ports and a link of 1 Gbit/s. The guests are scripted virtio drivers in this process.
+//! They use `EVENT_IDX`, and run at native speed, without an emulator.
 //!
 //! `cargo bench -p offramp-lab --bench vhost_moderation` pins the adapter to one processor, and the guests to another
-//! processor. With three processors, each guest has its own processor. The bench keeps all processors of the machine
-//! awake. The result thus excludes the kernel's thread placement, and the delay of a hypervisor before it resumes a
-//! halted processor. The argument `-- --free` disables pinning and keeping awake. The argument
-//! `-- --load-interrupts 4000,7000` adds the default policy with each of these interrupt rates under load. The argument
-//! `-- --only mixed` selects one load. With `--test`, the run is too short for meaningful figures.
+//! processor. With at least three processors, each guest has its own processor. The bench keeps all processors of the
+//! machine awake. The figures thus do not depend on the kernel's placement of threads, or on the time that a hypervisor
+//! takes to resume a halted processor. With the argument `-- --free`, threads are not pinned, and processors can sleep.
+//! The argument `-- --load-interrupts 4000,7000` adds the default policy with each of these interrupt rates under load.
+//! The argument `-- --only mixed` selects one load. With `--test`, the run is too short for meaningful figures.
 
 #[path = "vhost_moderation/contenders.rs"]
 mod contenders;
@@ -32,13 +32,14 @@ use std::time::{Duration, Instant};
 use vhost_common::{Rig, RigConfig};
 
 /// Number of rounds. A round has a sample of every policy, and the report shows the median of each figure. In the mixed
-/// load, a sample has 800 requests, so its p99 depends on the eight slowest. The machine sometimes pauses for a
-/// millisecond. With half as many rounds, the uncertainty of the ratio of two 99th percentiles would be at least 50 %.
+/// load, a sample has 800 requests, so its p99 depends on the eight slowest requests. Pauses of the machine, of up to a
+/// millisecond, can delay these requests. With half as many rounds, the uncertainty of the ratio of two 99th
+/// percentiles would be at least 50 %.
 const ROUNDS: usize = 60;
 const SAMPLE: Duration = Duration::from_millis(200);
 const RATE_BPS: u64 = 1_000_000_000;
-/// Length of full frames without FCS, bytes, and number of full frames per burst. 81,274 full frames per second fill
-/// the link.
+/// Length of a full frame without FCS, bytes, and number of full frames per burst. The link carries at most 81,274 full
+/// frames per second.
 const BULK_LEN: usize = 1514;
 const BULK_TOGETHER: u32 = 10;
 const BULK_EVERY: Duration = Duration::from_nanos(FRAME_NS * BULK_TOGETHER as u64);
@@ -46,12 +47,12 @@ const BULK_EVERY: Duration = Duration::from_nanos(FRAME_NS * BULK_TOGETHER as u6
 const FRAME_NS: u64 = 12_304;
 /// Length of requests and responses, bytes.
 const REQUEST_LEN: usize = 64;
-/// Interval between two requests in the mixed load, in which bulk data use half of the link rate.
+/// Interval between two requests in the mixed load. In this load, bulk data uses half of the link rate.
 const REQUEST_EVERY: Duration = Duration::from_micros(250);
 const RING: u16 = 1024;
 const BUFFER_LEN: usize = 2048;
-/// Minimum delay of a guest at which frames may be lost. Full frames fill a ring in twice this time; short frames
-/// between them fill it sooner.
+/// Minimum delay of a guest at which frames may be lost. Full frames alone fill a ring in twice this time. Full frames
+/// mixed with short frames fill a ring sooner.
 const DELAY_OF_LOSS_MIN: Duration = Duration::from_nanos(FRAME_NS * RING as u64 / 2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +79,8 @@ struct Sample {
     frames_per_s: f64,
     calls_per_s: f64,
     calls_per_frame: f64,
-    /// Number of requests and responses per second. The number of vhost calls (interrupts) would be equal if every
-    /// message caused its own call.
+    /// Number of requests and responses per second. If every message caused its own vhost call (interrupt), the number
+    /// of calls per second would be equal to this number.
     messages_per_s: f64,
     /// Number of frames dropped because the receiving guest was late and had no free buffer.
     lost: u64,

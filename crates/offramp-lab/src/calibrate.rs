@@ -9,13 +9,14 @@
 //! adapter = byte + wire frames × frame + (sends + receives) × hand-over [- checksums computed by the hosts]
 //! ```
 //!
-//! The adapters count sends, receives and wire frames. Least squares, with no cost below 0, derive the costs from a few
+//! The adapters count sends, receives and wire frames. Non-negative least squares gives the costs from a few
 //! experiments: `lso`, `rsc`, `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000. If the link is the limit,
 //! the hosts sleep between interrupts, and each interrupt takes additional time to wake a host. The adapters' thread
-//! sleeps too, and each send takes additional time to wake the thread. `interrupt-cap` at 8000 interrupts per second
-//! measures these two times, with polling and with sleeping adapters, and also the bytes per send and per receive. The
-//! experiments measure the costs of both ends of a connection together. The resulting profile therefore describes a
-//! host with the costs of both ends. From that profile, the model predicts the variants from which no cost was derived.
+//! sleeps too, and each send takes additional time to wake the thread. Two variants of `interrupt-cap` measure these
+//! two times: 8000 interrupts per second, with polling and with sleeping adapters. The variants also measure the bytes
+//! per send and per receive. The experiments measure the costs of both ends of a connection together. The resulting
+//! profile therefore describes a host with the costs of both ends. From that profile, the model predicts the variants
+//! from which no cost was derived.
 //!
 //! The experiment `receiver` measures a receive-only host. The receiving host has its own processor. The sending host
 //! and the adapters share another processor. The processor time of the receiving host is:
@@ -24,10 +25,10 @@
 //! receiver = byte + (receives + acknowledgements) × hand-over [+ checksum received]
 //! ```
 //!
-//! Least squares derive the costs of the receive-only host from three variants, and the checksum cost from
-//! `rx-checksum`. The model predicts two more variants of `receiver`. The shared processor limits the throughput of
-//! `receiver`, so the processor time per byte of the shared processor equals the time between two bytes. The cost of
-//! the shared processor is split into a cost per byte, per frame and per hand-over, like the cost of the adapters.
+//! Least squares gives the costs of the receive-only host from three variants of `receiver`. The checksum cost is that
+//! of `rx-checksum`. The model predicts two more variants of `receiver`. The shared processor limits the throughput of
+//! `receiver`, so its processor time per byte equals the time between two bytes. This time is split into a cost per
+//! byte, per frame and per hand-over, like the cost of the adapters.
 //!
 //! A request also waits until processes run, and until the adapters' thread detects a due interrupt. Single small
 //! requests without moderation measure the wait for a process: a minimum, and an exponentially distributed part. Single

@@ -2,7 +2,7 @@
 //! restores every setting.
 //!
 //! Only the named interface is changed. Before the first change, a state file records the settings of the interface.
-//! The settings are restored when the run ends, fails, panics or is stopped. After the process was killed,
+//! The settings are restored when the run ends, fails, panics or is stopped. If the process is killed, a later call of
 //! [`restore`](device::restore) restores the settings. The calling thread must be in the interface's network namespace.
 //! The calling thread must not use [`privilege::enter`](offramp_ports::sys::privilege::enter), because `enter` leaves
 //! the namespace.
@@ -35,9 +35,9 @@ const OTHER_METRICS: [&str; 3] = ["throughput_bps", "rtt_p50_us", "rtt_p99_us"];
 
 /// Runs the matrix. `stop` ends the run after the current test. `progress` receives one line per step.
 ///
-/// After the run, also after an error, `experiments` contains all completed experiments. An experiment with failed
-/// traffic is included, with the samples taken before the failure and a note. An experiment interrupted by `stop` is
-/// omitted. If an earlier run left the interface changed, the settings of the interface are restored first.
+/// After the run, even if it fails, `experiments` contains all completed experiments. An experiment with failed traffic
+/// is included, with the samples taken before the failure and a note. An experiment interrupted by `stop` is omitted.
+/// If an earlier run left the interface changed, the settings of the interface are restored first.
 ///
 /// # Errors
 /// Returns an error in these cases:

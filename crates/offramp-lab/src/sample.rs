@@ -1,5 +1,5 @@
-//! Takes one sample: connects two hosts by adapters (a rig), generates traffic between the hosts in separate processes,
-//! and reads processor times and counters at the start and at the end of the measured window.
+//! Takes one sample. Connects two hosts by adapters (a rig), and generates traffic between the hosts in separate
+//! processes. Reads processor times and counters at the start and at the end of the measured window.
 
 use crate::model::Sample;
 use offramp_ports::sys::NetNs;
@@ -429,8 +429,8 @@ fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, 
     start.iter().zip(end).map(between).collect()
 }
 
-/// Returns the busy time of `cpus`. The kernel counts no idle time on a processor kept awake, so the idle time is taken
-/// from the thread that keeps the processor awake.
+/// Returns the busy time of `cpus`. On a processor kept awake, the kernel counts no idle time. The idle time is then
+/// taken from the thread that keeps the processor awake.
 fn worked(processors: &CpuTimes, kept_awake_us: &[(usize, u64)], cpus: &[usize], elapsed_s: f64) -> Worked {
     let elapsed_us = (elapsed_s * MICROSECONDS) as u64;
     let of = |cpu: &usize| {

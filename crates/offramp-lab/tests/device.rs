@@ -405,7 +405,7 @@ fn a_state_of_another_namespace_or_interface_is_refused_and_kept() {
         assert!(text.contains(difference) && text.lines().count() == 1, "{text}");
         assert!(file.exists());
     };
-    // The interface of the state file is in one namespace, and an interface of the same name in another.
+    // The interface of the state file is in one namespace. An interface of the same name is in another namespace.
     let other = Lab::new("mismatch-other");
     let theirs = other.settings(NAMED);
     refused(other.host.run(|| restore(&lab.dir, &mut |_| ())).unwrap(), "network namespace");

@@ -4,7 +4,8 @@ use offramp_ports::sys::cpu::{online, pin_current_thread};
 use offramp_testbed::cpu::AwakeCpus;
 use std::fmt;
 
-/// The role of a thread, for the choice of its processor. Threads that this thread starts later inherit the processor.
+/// The role of a thread. The role decides the thread's processor. A thread that is started later by this thread
+/// inherits the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Adapter,
@@ -15,8 +16,8 @@ pub enum Role {
 /// The placement of threads: one processor per role, kept awake, or the choice of the kernel and the hypervisor.
 ///
 /// Without a fixed placement, a hypervisor can deschedule a halted processor, and resume the processor late. The kernel
-/// can wake a thread on the waker's processor or on a sleeping processor. The delays by the hypervisor and by the
-/// kernel vary from second to second, by more than the bounds set for the moderation.
+/// can wake a thread on the waker's processor or on a sleeping processor. These delays vary from second to second, by
+/// more than the bounds on the moderation policies permit.
 #[derive(Debug)]
 pub struct Placement {
     /// Processors in order of [`Role`]. The guests share a processor if the machine has only two.

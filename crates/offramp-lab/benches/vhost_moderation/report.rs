@@ -3,11 +3,11 @@
 use super::contenders::{Contender, FIXED, OFF};
 use super::{Load, Sample, Samples};
 
-/// Factor for the 95 % interval of a median: half of its width is this factor times the square root of the number of
-/// values, in ranks.
+/// Factor for the 95 % confidence interval of a median. In ranks, half the width of the interval is this factor times
+/// the square root of the number of values.
 const INTERVAL_95: f64 = 0.98;
 
-/// Returns one figure of a sample.
+/// A column of the table: a function that returns one figure of a sample.
 type Column = fn(&Sample) -> f64;
 
 const COLUMNS: [(&str, Column); 5] = [

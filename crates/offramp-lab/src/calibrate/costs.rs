@@ -121,9 +121,9 @@ impl Costs {
         Ok(Self { waits: Waits::learn(samples, costs.round_trip_ns(&GIGABIT)), ..costs })
     }
 
-    /// Returns the hand-overs per segment. For a saturated link, the lengths of sends and receives are measured
-    /// separately. On a saturated link, the sends in excess of full super-frames are acknowledgements, whose number
-    /// does not depend on LSO.
+    /// Returns the hand-overs per segment. On a saturated link, sends and receives have other lengths, so these lengths
+    /// are measured separately. There, all sends in excess of full super-frames are acknowledgements. Their number does
+    /// not depend on LSO.
     pub(super) fn hand_overs(&self, setup: &Setup) -> HandOvers {
         let one = self.frames_per_segment;
         let paced_acks = (setup.mss / self.paced_sent_len - setup.mss / CHUNK_LEN_MAX).max(0.0);
@@ -140,8 +140,8 @@ impl Costs {
         }
     }
 
-    /// Returns the time of the work for a small request and its response, with the delay of the link, as charged by the
-    /// model, nanoseconds.
+    /// Returns the time that the model charges for a small request and its response: the time of the work, and the
+    /// delay of the link, nanoseconds.
     pub(super) fn round_trip_ns(&self, setup: &Setup) -> f64 {
         let received_ns = self.receiver.map_or(0.0, |of| of.hand_over_ns);
         2.0 * LINK_DELAY_NS + received_ns + self.send_ns * self.frames_per_segment + self.engine_ns(setup)

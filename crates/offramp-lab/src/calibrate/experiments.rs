@@ -19,8 +19,8 @@ pub(super) const CHECKSUM_RECEIVED: &str = "rx-checksum";
 /// Variant from which the cost of waking a host is derived. The link is the limit, so the host is idle between
 /// interrupts. The adapters' thread never sleeps.
 pub(super) const PACED: (&str, &str) = ("interrupt-cap", "adapters poll, 8000/s");
-/// Variant like [`PACED`], except that the adapters' thread sleeps between super-frames. The difference in the host's
-/// cost from [`PACED`] is the cost of waking the adapters' thread.
+/// Variant like [`PACED`], except that the adapters' thread sleeps between super-frames. The host's cost in this
+/// variant minus its cost in [`PACED`] is the cost of waking the adapters' thread.
 pub(super) const PACED_ADAPTERS_SLEEP: (&str, &str) = ("interrupt-cap", "8000/s");
 /// Variant from which the number of segments per acknowledgement is derived, with a receive-only host.
 pub(super) const RECEIVER_UNCOALESCED: (&str, &str) = (RECEIVER, "off");
@@ -63,7 +63,7 @@ const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];
 /// Maximum time from the first waiting frame to the interrupt in the lab's variant "50 us or 32", microseconds.
 const COALESCED_US: f64 = 50.0;
 
-/// The moderation of a variant of the lab, and the corresponding settings of the model. The settings are the word of
+/// The moderation of a variant of the lab, and the corresponding settings of the model. The settings are the value of
 /// `adapter.moderation`, and the maximum time from the first waiting frame to the interrupt.
 pub(super) struct Moderated {
     pub(super) of: (&'static str, &'static str),
@@ -75,9 +75,9 @@ const fn moderated(of: (&'static str, &'static str), moderation: &'static str, w
     Moderated { of, moderation, wait_us }
 }
 
-/// Variants whose latencies or interrupts are predicted. Bulk data under the e1000's moderation rule is not predicted:
-/// at 1 Gbit/s the rule has two stable interrupt rates, 20,000 per second at the start, and 4000 per second after an
-/// interrupt 80 us late.
+/// Variants whose latencies or interrupts are predicted. Bulk data under the e1000's moderation rule is not predicted,
+/// because at 1 Gbit/s the rule has two stable interrupt rates. The rule starts at 20,000 per second. After an
+/// interrupt that is 80 us late, it stays at 4000 per second.
 pub(super) const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
     moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
     moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),

@@ -5,8 +5,8 @@ use super::target::CPU_PERCENT;
 use super::units::NANOSECONDS_PER_SECOND;
 use crate::model::{Experiment, Sample};
 
-/// Maximum uncertainty of a sample's host time, as a share of the host time. If a hypervisor takes processor time, the
-/// host time is uncertain. The maximum uncertainty is half of the maximum error of a prediction.
+/// Maximum uncertainty of a sample's host time, as a share of the host time. The host time is uncertain if a hypervisor
+/// takes processor time. The limit is half of the maximum error of a prediction.
 const OPEN_SHARE_MAX: f64 = CPU_PERCENT / 2.0 / 100.0;
 /// Share of the values that the trimmed mean omits at each end, percent.
 const TRIMMED_PERCENT: usize = 10;

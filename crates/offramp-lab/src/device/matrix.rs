@@ -88,7 +88,7 @@ macro_rules! entries {
     };
 }
 
-/// All experiments, in the order in which a full run measures the experiments.
+/// All experiments, in the order of a full run.
 const ENTRIES: &[Entry] = entries! {
     "tso", TSO, TcpSend:
         "What is TCP segmentation by the adapter (TSO) worth on this interface?";
@@ -112,7 +112,7 @@ const ENTRIES: &[Entry] = entries! {
         "What is GRO of forwarded UDP worth?";
 };
 
-/// Returns the names of all experiments, in the order in which a full run measures the experiments.
+/// Returns the names of all experiments, in the order of a full run.
 pub fn experiments() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().map(|entry| entry.name)
 }

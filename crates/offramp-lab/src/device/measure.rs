@@ -1,5 +1,5 @@
-//! Takes one sample on the interface: threads of this process exchange traffic with the peer, and the processor times
-//! are read at the start and at the end of the measured window.
+//! Takes one sample on the interface. Threads of this process exchange traffic with the peer. The processor times are
+//! read at the start and at the end of the measured window.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -44,7 +44,8 @@ const SECONDS_MIN_MAX: f64 = 60.0;
 const WORK_USECS_MAX: u64 = 1_000_000;
 /// Maximum number of queue pairs per adapter.
 const QUEUES_MAX: u16 = 64;
-/// Prefix of the sysctls that an experiment may set: they belong to one network namespace, so to one host.
+/// Prefix of the sysctls that an experiment may set. These sysctls belong to one network namespace, and thus to one
+/// host.
 const SYSCTLS: &str = "net.";
 
 /// A bound on the ratio of a variant to the base, or to the best of several variants.

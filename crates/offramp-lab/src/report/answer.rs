@@ -8,7 +8,7 @@ use crate::model::{Experiment, LabReport, Verdict};
 const SAME: f64 = 0.05;
 /// Metrics in which a higher value is better. In all other compared metrics, a lower value is better.
 const HIGHER_IS_BETTER: [&str; 2] = ["throughput_bps", "transactions_per_s"];
-/// Metrics that decide, in this order, if the main metric shows no difference or does not decide.
+/// Metrics that decide the answer, in this order, if the main metric shows no difference or does not decide.
 const FURTHER: [&str; 3] = ["throughput_bps", "transactions_per_s", "host_cpu_s_per_gb"];
 /// Name of the experiment that compares the adapters with a bare relay. The experiment offers nothing to switch on.
 const NO_SWITCH: &str = "relay";

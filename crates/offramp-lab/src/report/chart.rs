@@ -1,5 +1,5 @@
-//! The charts of a run's page: traffic and processor time for each experiment, and a small plot of the main ratio with
-//! its interval (a row of a forest plot).
+//! The charts of a run's page. Each experiment has charts of traffic and processor time. A small plot shows the main
+//! ratio with its interval, as a row of a forest plot.
 
 use serde::Serialize;
 
@@ -35,8 +35,8 @@ fn single_parts(experiment: &Experiment, name: &str, per_unit: f64) -> Option<Fi
     figure(metric.heading, bars.collect())
 }
 
-/// Draws the processor time per GB of each variant. Hosts and adapters are stacked if every variant separates hosts and
-/// adapters. If at least one variant does not, the bars show the processor time of the whole machine.
+/// Draws the processor time per GB of each variant. If every variant separates the times of hosts and adapters, a bar
+/// stacks both times. Otherwise, the bars show the processor time of the whole machine.
 pub fn processor_time(experiment: &Experiment) -> Option<Figure> {
     let apart = |variant: &Variant| {
         let parts = [("hosts", variant.host_cpu_s_per_gb?), ("adapters", variant.adapter_cpu_s_per_gb?)];

@@ -114,8 +114,8 @@ impl Measured {
         Some(format!("the claim reads as {}{unit} {}: {found}", range(published), self.metric.noun))
     }
 
-    /// Returns the interval of the ratio. If all samples of one variant are 0 and no sample of the other is, the ratio
-    /// is exactly 0 or infinite, without an interval.
+    /// Returns the interval of the ratio. If all samples of only one of the two variants are 0, the ratio is exactly 0
+    /// or infinite, without an interval.
     fn ratio(&self) -> Option<[f64; 2]> {
         match (self.base, self.variant) {
             (Some(base), Some(variant)) if base.min > 0.0 && variant.max == 0.0 => Some([0.0; 2]),

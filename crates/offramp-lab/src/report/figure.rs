@@ -38,8 +38,8 @@ const BAR_HEIGHT: f64 = 20.0;
 const FIGURE_WIDTH_MIN: f64 = 40.0;
 /// Number of colours for series and parts. Further series repeat the colours.
 const COLOURS: usize = 8;
-/// Name of the template of a chart in a page. Its extension makes minijinja escape all values, like that of
-/// `FILE_TEMPLATE`, the template of a separate file.
+/// Names of the templates for a chart in a page, and for a chart in a separate file. Their extensions make minijinja
+/// escape all values.
 const FIGURE_TEMPLATE: &str = "figure.html";
 const FILE_TEMPLATE: &str = "figure-file.xml";
 

@@ -30,8 +30,8 @@ enum Limit {
 }
 
 impl Limit {
-    /// Returns the limit that all samples of a variant have in common; `None` if the processor time of hosts or
-    /// adapters is unknown, or with a guest.
+    /// Returns the limit that all samples of a variant have in common. `None` with a guest, or if the processor time of
+    /// hosts or adapters is unknown.
     fn of(variant: &Variant, machine: &Machine) -> Option<Self> {
         if machine.guest.is_some() {
             // With a guest as host A, the hosts' processor time does not include host B, and host B can be the limit.
@@ -158,8 +158,8 @@ mod tests {
     use super::super::sample;
     use super::*;
 
-    /// Returns a variant with one sample of one second per pair of loads: of the hosts and of the adapters, percent of
-    /// one processor.
+    /// Returns a variant with one sample of one second per pair of loads. A pair has the load of the hosts and the load
+    /// of the adapters, in percent of one processor.
     fn busy_in(samples: &[[f64; 2]]) -> Variant {
         let sample = |[host, adapter]: &[f64; 2]| Sample {
             seconds: 1.0,

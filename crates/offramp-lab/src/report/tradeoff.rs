@@ -39,8 +39,8 @@ const MARK: f64 = 6.0;
 const LINE: f64 = 2.0;
 /// Maximum number of text lines by which a label is moved from its mark.
 const LINES_MOVED_MAX: i32 = 9;
-/// Ratio between the highest and the lowest number of interrupts per frame up to which these numbers count as equal.
-/// Then no policy saves interrupts.
+/// Maximum ratio between the highest and the lowest number of interrupts per frame at which these numbers count as
+/// equal. If they count as equal, no policy saves interrupts.
 const SAME_INTERRUPTS: f64 = 1.1;
 
 /// A panel: interrupts per frame on the horizontal axis, and response time or processor time on the vertical axis.

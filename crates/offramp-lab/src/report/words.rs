@@ -27,9 +27,10 @@ pub fn guest(guest: &Guest) -> String {
 }
 
 /// TCP metrics that are shown only for experiments with impaired cards or links. Every TCP test measures these metrics,
-/// but they are relevant only there.
+/// but without impairments they are not relevant.
 const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall_s"];
-/// Stall of a TCP connection from which stalls are shown, seconds: half of Linux' minimum retransmission timeout.
+/// Minimum duration at which a stall of a TCP connection is shown, seconds: half of Linux' minimum retransmission
+/// timeout.
 const STALL_TOLD_S: f64 = 0.1;
 
 /// Returns whether to show a metric: the metric must be measured. Metrics of impairments also require an experiment
