@@ -49,8 +49,8 @@ pub struct Comparison {
     pub bus_us_per_kib: Vec<Compared>,
     /// Time of each activity of the processors, microseconds per KiB of payload.
     pub processor_us_per_kib: Vec<Compared>,
-    /// Limit of each system: lost frames in the adapter's memory, or the name of the saturated resource. If there is
-    /// neither, a text that no resource is saturated.
+    /// Limit of each system: lost frames in the adapter's memory, or the name of the saturated resource. Without lost
+    /// frames and without a saturated resource, a text that says so.
     pub limits: [&'static str; 2],
     /// Parameters with different values in the two systems.
     pub differences: Vec<Difference>,

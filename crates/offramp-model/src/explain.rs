@@ -53,8 +53,8 @@ pub struct Explanation {
     pub processors: Vec<Vec<Part>>,
     /// Mean wait of a frame in the adapter's memory, microseconds.
     pub ring_wait_us: f64,
-    /// Limit of the run: lost frames in the adapter's memory, or else the name of the saturated resource. If there is
-    /// neither, a text that no resource is saturated.
+    /// Limit of the run: lost frames in the adapter's memory, or else the name of the saturated resource. Without lost
+    /// frames and without a saturated resource, a text that says so.
     pub limit: &'static str,
 }
 

@@ -1,9 +1,9 @@
 //! Simulated adapters, buses and hosts in virtual time.
 //!
 //! A run is a discrete-event simulation in whole picoseconds. The same profile, workload and seed give bit-identical
-//! results. The model calls offramp's own code, not a copy of it, for four decisions: the contents and losses of an
-//! adapter's memory ([`offramp_impair::memory`]), the times of interrupts ([`offramp_adapter::moderation`]), the
-//! receive queue of a connection ([`offramp_offload::rss`]), and the segmentation or fragmentation of a frame
+//! results. The model calls offramp's own code, not a copy of it. This code decides the contents and losses of an
+//! adapter's memory ([`offramp_impair::memory`]), and the times of interrupts ([`offramp_adapter::moderation`]). It
+//! also decides the receive queue of a connection ([`offramp_offload::rss`]), and segments or fragments frames
 //! ([`offramp_offload::segment`]). The model adds the time that each step takes on the link, the bus and the
 //! processors.
 //!

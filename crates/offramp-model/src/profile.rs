@@ -375,7 +375,7 @@ impl Profile {
     }
 }
 
-/// Adds the key that refers to a file to an error about this file, if the file is unknown or unreadable.
+/// If a file is unknown or unreadable, adds to the error the key with the reference to this file.
 fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
     match error {
         ProfileError::Unknown { .. } | ProfileError::Read { .. } => key_error(file, key, error.to_string()),

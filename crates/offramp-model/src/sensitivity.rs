@@ -7,12 +7,12 @@
 //! | Sobol | shares of the outcome's variance: first-order, and total | (parameters + 2) per sample |
 //!
 //! - Elasticity varies one parameter, with all other parameters unchanged.
-//! - Morris: a large spread shows nonlinear effects or interactions between parameters. Sources: Morris, Technometrics
-//!   33 (1991) 161; for the mean of absolute values, Campolongo, Cariboni and Saltelli, Environmental Modelling and
-//!   Software 22 (2007) 1509.
-//! - Sobol: the first-order share is the effect of a parameter alone. The total share includes interactions. Sources:
-//!   for the first order, Saltelli et al., Computer Physics Communications 181 (2010) 259, formula (b); for the total,
-//!   Jansen, Computer Physics Communications 117 (1999) 35.
+//! - Morris: a large spread shows nonlinear effects or interactions between parameters. Source of the method: Morris,
+//!   Technometrics 33 (1991) 161. Source of the mean of absolute values: Campolongo, Cariboni and Saltelli,
+//!   Environmental Modelling and Software 22 (2007) 1509.
+//! - Sobol: the first-order share is the effect of a parameter alone. The total share includes interactions. Source of
+//!   the first-order share: Saltelli et al., Computer Physics Communications 181 (2010) 259, formula (b). Source of the
+//!   total share: Jansen, Computer Physics Communications 117 (1999) 35.
 //!
 //! The methods are independent of the model: each method chooses points of a unit cube, and analyses the values of a
 //! function at these points.

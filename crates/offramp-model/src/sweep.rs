@@ -234,8 +234,8 @@ struct FingerprintPart {
 }
 
 impl FingerprintPart {
-    /// Returns the part's name. If `has_words`, the first word of each sweep that the other sweep lacks follows in
-    /// brackets.
+    /// Returns the part's name. If `has_words` is true, the name is followed by brackets. For each of the two sweeps,
+    /// the brackets contain the first word that the other sweep lacks.
     fn difference(&self, there: &str) -> String {
         let only = |words: &str, others: &str| {
             let others: HashSet<&str> = others.split(' ').collect();

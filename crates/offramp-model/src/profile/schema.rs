@@ -156,7 +156,8 @@ pub fn find(name: &str) -> Option<&'static Key> {
 pub fn known(name: &str) -> Result<&'static Key, String> {
     find(name).ok_or_else(|| {
         let (section, own) = name.split_once('.').unwrap_or(("", name));
-        // Parameters with the same name in any section: the user omitted the section, or gave another one.
+        // The user may have omitted the section, or given a wrong section. The hint therefore names all parameters with
+        // this name, in any section.
         let ends: Vec<_> =
             KEYS.iter().map(|key| key.name).filter(|of| of.split_once('.').is_some_and(|(_, of)| of == own)).collect();
         let mut names = names_of(section);

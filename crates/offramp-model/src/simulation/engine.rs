@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 pub(super) struct Busy {
     /// Total booked time.
     booked: Span,
-    /// Start and end of bookings that had not ended at the time of the last booking, in order.
+    /// Start and end of each booking that had not ended when the last booking was made, in order of time.
     pending: VecDeque<(Time, Time)>,
     /// Start of the measured time. A booking can begin before `counts_from`: the transfer of an arriving frame starts
     /// during the arrival, but is booked after the arrival.
@@ -27,7 +27,7 @@ pub(super) struct Busy {
 }
 
 impl Busy {
-    /// Starts the measured time at `now`. Of each later booking, only the time after `now` counts.
+    /// Starts the measured time at `now`. Only the time after `now` of each later booking counts.
     pub(super) fn count_from(&mut self, now: Time) {
         self.counts_from = now;
     }

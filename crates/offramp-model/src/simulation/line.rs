@@ -27,8 +27,9 @@ impl Simulation {
         }
     }
 
-    /// Returns whether at least `frames` frames of `len` bytes wait at a station: in the station's queue, for booked
-    /// time on the first adapter's link, or for booked time on the peer's slower link.
+    /// Returns whether a station is behind by at least `frames` frames of `len` bytes. A station is behind if this
+    /// number of frames waits in its queue. A station is also behind if its link (the first adapter's), or the peer's
+    /// slower link, is booked for the time of this number of frames.
     pub(super) fn is_behind(&self, station: Station, frames: u64, len: u64) -> bool {
         let state = &self.adapters[0].stations[station];
         let hop = Span::of_bytes_at(len, self.config.peer.hop_bps);
@@ -97,8 +98,8 @@ impl Simulation {
     }
 
     /// After a transmission or a collision, lets a station request the link at `ready_at`, for the first frame in its
-    /// queue. After a collision, this is the same frame, unless the station gave it up. A frame that was given up is
-    /// removed from the queue and lost.
+    /// queue. After a collision, the first frame is the frame that collided. If the station gave up this frame, the
+    /// frame is removed from the queue and lost.
     fn continue_at(&mut self, adapter: usize, station: Station, ready_at: Time, gave_up: bool) {
         let state = &mut self.adapters[adapter].stations[station];
         let given_up = if gave_up { state.queue.pop_front() } else { None };

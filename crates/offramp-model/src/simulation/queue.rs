@@ -92,8 +92,9 @@ impl Aggregate {
     }
 }
 
-/// An interrupt and the following batches, with the processor time charged for both. offramp's ports, too, measure the
-/// cost of an interrupt together with the following batches. The cost excludes the later work of TCP and of processes.
+/// An interrupt and the following batches, with the processor time charged for both. Like the model, offramp's ports
+/// measure the cost of an interrupt together with the following batches. The cost excludes the later work of TCP and of
+/// processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handling {
     /// Number of received frames and completed sends, as counted by the moderator.
@@ -136,9 +137,9 @@ impl Driver {
         }
     }
 
-    /// Notifies the moderator of a received frame with `bytes`, or of a completed send (0 bytes). Also passes the free
-    /// room of the receive memory to the moderator, like offramp's interrupt gate, so that no frame waits in a full
-    /// ring. A completed send does not change the free room.
+    /// Notifies the moderator of a received frame with `bytes`, or of a completed send (0 bytes). Like offramp's
+    /// interrupt gate, also passes the free room of the receive memory to the moderator. Frames thus do not wait in a
+    /// full ring. A completed send does not change the free room.
     pub(super) fn note_waiting(&mut self, now_ns: u64, bytes: u64) {
         if bytes == 0
             && let Some(moderator) = &mut self.completion_moderator

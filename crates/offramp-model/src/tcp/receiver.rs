@@ -104,8 +104,9 @@ impl Receiver {
         (self.next, self.offered_until - self.next)
     }
 
-    /// Reads `bytes` for the application. Returns whether to send a window update: the window has opened by half of the
-    /// buffer (BSD's `tcp_output`; RFC 1122 4.2.3.3 requires at most half).
+    /// Reads `bytes` for the application. Returns whether to send a window update. BSD's `tcp_output` sends an update
+    /// once the window has opened by half of the buffer. RFC 1122 4.2.3.3 requires an update at this point, if not
+    /// earlier.
     pub fn read(&mut self, bytes: u64) -> bool {
         self.unread -= bytes.min(self.unread);
         let window_end = self.next + self.policy.window.saturating_sub(self.unread);

@@ -195,9 +195,9 @@ impl Sender {
         if len > self.config.mss && !is_end { len - len % self.config.mss } else { len }
     }
 
-    /// Avoids the silly window syndrome (RFC 1122 4.2.3.4). A send must be at least a full segment or half of the
-    /// receiver's initial window, or it must be the end of the written data with no bytes in flight (Nagle).
-    /// [`Variant::GoBackN`] sends any length.
+    /// Avoids the silly window syndrome (RFC 1122 4.2.3.4). A send must have the length of at least a full segment, or
+    /// of half of the receiver's initial window. A shorter send is permitted at the end of the written data, if no
+    /// bytes are in flight (Nagle). [`Variant::GoBackN`] sends any length.
     fn is_worth_sending(&self, len: u64, written: u64) -> bool {
         let is_end = len == written && self.in_flight() == 0;
         let is_enough = len >= self.config.mss || is_end || len * 2 >= self.config.window;
