@@ -1,7 +1,7 @@
 //! One case of a check: the frames to send, and the frames expected at the receiver.
 //!
-//! A case is data. This module builds both kinds of frames from it, segment by segment and field by field, by the rules
-//! of Linux' software segmentation. The code prefers simplicity to speed.
+//! A case is data. This module builds both kinds of frames from the case, segment by segment and field by field, by the
+//! rules of Linux' software segmentation. The code prefers simplicity to speed.
 
 use std::fmt;
 
@@ -17,8 +17,8 @@ pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
 const ETHERNET_LEN: usize = 14;
 /// Number of frames in a [`Load::Train`], except [`Train::Long`].
 const TRAIN_FRAMES: u16 = 8;
-/// Index of the frame that differs in a train. In some trains, all frames from this index on differ; in others, only
-/// the last frame of the train differs (see [`Train`]).
+/// Index of the differing frame of a train. In some trains, all frames from this index on differ from the earlier
+/// frames. In other trains, the last frame differs instead of this one (see [`Train`]).
 const TRAIN_ODD_ONE: u16 = 3;
 /// Payload of the last frame of [`Train::Padded`], in bytes. Over IPv4 and without TCP options, the frame is shorter
 /// than [`FRAME_LEN_MIN`].
@@ -192,8 +192,7 @@ pub struct Case {
     pub sequence: u32,
     /// True if the payload is chosen so that the first frame's checksum is 0.
     pub folds_to_zero: bool,
-    /// Number of the case in the run, from which addresses and payload are derived. `None` selects the next free
-    /// number.
+    /// Number of the case. Addresses and payload are derived from this number. `None` selects the next free number.
     pub number: Option<u16>,
     /// True if `hdr_len` in the vnet header covers only the Ethernet header. The kernel may then place the IP and
     /// transport headers in other memory pages.
@@ -486,8 +485,8 @@ fn spoiled(headers: &Headers, payload: &[u8], checksum: Checksum) -> Vec<u8> {
     }
 }
 
-/// Returns the checksum field of a frame whose first payload word is 0. With this value in that word, the checksum is
-/// 0.
+/// Returns the checksum field of a frame whose first payload word is 0. If the caller writes this value into that word,
+/// the frame's checksum becomes 0.
 fn checksum_of(headers: &Headers, frame: &[u8]) -> [u8; 2] {
     let at = headers.transport_start() + packet::checksum_offset(headers.protocol);
     // For UDP, the field is 0xffff in place of 0. No correction is needed, because a one's complement sum does not

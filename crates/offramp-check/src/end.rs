@@ -56,7 +56,7 @@ pub struct Outgoing {
     /// Bytes of the frame.
     pub bytes: Vec<u8>,
     /// The frame's offload requests: a partial checksum, a segmentation, and `header_len`, the number of bytes that the
-    /// kernel must keep contiguous. They have the type of a received frame's metadata.
+    /// kernel must keep contiguous. The requests have the type of a received frame's metadata.
     pub meta: RxMeta,
 }
 

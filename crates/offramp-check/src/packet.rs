@@ -53,8 +53,8 @@ pub enum Protocol {
 pub enum Way {
     /// The frame is sent unchanged by a packet socket with a vnet header.
     PacketSocket,
-    /// The frame is sent by a packet socket, and its VLAN tag is moved from the frame into the skb's metadata, as a
-    /// VLAN interface does.
+    /// The frame is sent by a packet socket. Its VLAN tag is moved from the frame into the skb's metadata, as a VLAN
+    /// interface does.
     TagInSkb,
     /// A UDP socket sends the frame's payload. The kernel builds the same headers, except the IPv4 ID.
     UdpSocket,

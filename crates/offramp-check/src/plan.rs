@@ -485,8 +485,8 @@ fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
         let plain = Case { tcp_options, ..Case::new(ip, protocol, one(0, Checksum::Asked)) };
         let counts = if depth == Depth::Full { &SEGMENTS[..] } else { &SEGMENTS_QUICK };
         // All segments are equal, without PSH. Between two namespaces of one machine, the last segment still belongs to
-        // the sender's socket, so Linux' GRO assigns the last segment to another flow. With PSH, the last segment would
-        // end that flow and overtake the other segments.
+        // the sender's socket. Linux' GRO therefore assigns the last segment to another flow. With PSH, the last
+        // segment would end that flow at once, and overtake the other segments.
         let (size, burst) = (room(&plain, mtu), Case { push: false, ..plain });
         cases.extend(counts.iter().filter_map(|count| super_frame(burst, size, *count, size)));
         let len = TRAIN_LEN.min(room(&plain, mtu)) as u16;

@@ -42,7 +42,7 @@ enum Loses {
     EverySecond,
     /// The last segment of each super-frame that the interface segments.
     LastOfTso,
-    /// This many of the first transmissions of one checksum case.
+    /// The first transmissions of one checksum case. The value is the number of lost transmissions.
     OneCase(usize),
     /// All frames for which the function returns true.
     Kind(fn(&[u8]) -> bool),

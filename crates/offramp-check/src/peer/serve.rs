@@ -168,7 +168,8 @@ fn answer_of(end: &mut dyn End, request: Request) -> Result<Answer, CheckError> 
             while bytes < FRAMES_LEN
                 && let Some(frame) = end.receive(wait)?
             {
-                // The bytes of all captured frames count, so that endless other traffic ends this loop.
+                // Count the bytes of all captured frames, not only of a check's frames. Otherwise, endless other
+                // traffic would keep this loop running.
                 bytes += frame.bytes.len();
                 if is_of_a_check(&frame.bytes) {
                     frames.push(frame);

@@ -12,13 +12,14 @@ use crate::packet::{Ip, Protocol, Way};
 use crate::plan;
 use crate::verdict::{Blame, Evidence, Finding, Verdict};
 
-/// Numbers of repeats of a case in each round of the search for the side at fault. The search ends after the first
-/// round in which the case is wrong with its setting both before and after the comparison of the sides. Repeats are
-/// needed because frames are coalesced only if they are received together. The last number suffices to find a fault
-/// that appears in only 1 of 400 repeats.
+/// Numbers of repeats of a case in each round of the search for the side at fault. A round first repeats the case with
+/// its own setting, then compares the sides, and then repeats the case with its own setting again. The search ends
+/// after the first round in which the case is wrong before and after the comparison. Repeats are needed because frames
+/// are coalesced only if they are received together. The last number suffices to find a fault that appears in only 1 of
+/// 400 repeats.
 const REPEATS: [usize; 4] = [5, 40, 400, 1600];
-/// Number of repeats with the offloads of one side off, divided by the number of repeats with the offloads of both
-/// sides. With 8, the check blames a faultless side in at most 1 of 200 cases.
+/// Ratio of two numbers of repeats: with the offloads of one side off, and with the case's own setting. With a ratio of
+/// 8, the check blames a faultless side in at most 1 of 200 cases.
 const OFF_FACTOR: usize = 8;
 /// Maximum number of repeats with the number, and so the bytes, of the wrong case. Further repeats get new numbers.
 const REPEATS_ALIKE: usize = 5;
@@ -32,8 +33,8 @@ const HELD_LOOKS: usize = 5;
 const HELD_ROUNDS: usize = 8;
 /// Number of frames sent to detect a lossy path.
 const LOSS_PROBES: usize = 64;
-/// Pause before each repeat of a case whose frames a queue filled by other traffic may have dropped. The values are an
-/// arbitrary choice, and add up to about one second.
+/// Pauses before the repeats of a case with missing frames. A queue filled by other traffic may have dropped these
+/// frames. The values are an arbitrary choice, and add up to about one second.
 const LOSS_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(800)];
 /// Number of rounds, each with plain frames and then one repeat of a case that the path may have lost. The number is an
@@ -124,8 +125,8 @@ impl Direction<'_> {
         Ok(times)
     }
 
-    /// Returns the shortest delay of a case in `looks` attempts, or `None` if an attempt fails. An attempt with a delay
-    /// up to [`HELD_MAX`] is the last.
+    /// Returns the shortest delay of a case in `looks` attempts, or `None` if an attempt fails. The first attempt with
+    /// a delay of at most [`HELD_MAX`] ends the measurement.
     fn least_delay(&mut self, case: &Case, setting: &Setting, looks: usize) -> Result<Option<Duration>, CheckError> {
         self.apply(setting)?;
         let mut least: Option<Duration> = None;

@@ -1,4 +1,4 @@
-//! Further planted faults. With those of `faults.rs`, there are at least one hundred.
+//! Further planted faults. Together with `faults.rs`, the tests plant at least one hundred faults.
 
 use offramp_check::fault::Fault;
 use offramp_check::verdict::Blame;
