@@ -31,7 +31,8 @@ const SHORT_FRAMES: usize = 150;
 /// Number of frames that almost fill one buffer.
 const ONE_BUFFER_FRAMES: usize = 8;
 /// Number of frames that need a chain of buffers. All frames together fit into the smallest ring (255 entries), even if
-/// nobody reads the ring: 150 short frames, 8 frames of one buffer, and 4 frames of 5 buffers need 178 entries.
+/// nobody reads the ring. They need 178 entries: 150 for the short frames, 8 for the frames of one buffer, and 5 for
+/// each of the 4 chained frames.
 const CHAINED_FRAMES: usize = 4;
 
 /// Builds a UDP frame of `len` bytes with correct checksums. `len` must be at least [`UDP_HEADERS_LEN`], and the IP

@@ -36,8 +36,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Length of a host's transmit queue in frames, more than a host's largest send window. A TAP with a full queue drops
-/// the frame, whereas a driver would stop the host's queue.
+/// Length of a host's transmit queue in frames, more than a host's largest send window. If the queue is full, a TAP
+/// drops the frame. A driver would stop the host's queue instead.
 const TX_QUEUE_LEN: u32 = 8192;
 /// Minimum MTU of IPv6 on a Linux interface (RFC 8200 5).
 const IPV6_MTU_MIN: usize = 1280;

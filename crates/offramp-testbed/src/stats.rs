@@ -54,9 +54,9 @@ const TAIL_PROBABILITY: f64 = 0.025;
 pub fn median_interval(samples: &[f64]) -> [f64; 2] {
     let values = sorted_finite(samples);
     let Some(last) = values.len().checked_sub(1) else { return [f64::NAN; 2] };
-    // Each sample is below the true median with probability 1/2. `ln_exactly` is the logarithm of the probability of
-    // exactly `left_out` samples below the median; the probability itself would underflow for many samples. `at_most`
-    // is the probability of at most `left_out` samples below the median.
+    // Each sample is below the true median with probability 1/2. `at_most` is the probability that at most `left_out`
+    // samples are below the median. `ln_exactly` is the logarithm of the probability that exactly `left_out` samples
+    // are below the median. For many samples, this probability itself would underflow.
     let (mut left_out, mut ln_exactly) = (0, -(values.len() as f64) * LN_2);
     let mut at_most = ln_exactly.exp();
     loop {

@@ -1,6 +1,6 @@
 //! Traffic on the kernel's own sockets:
 //!
-//! - a bulk sender and sink in the manner of ttcp (claim I20 of `offramp-model`)
+//! - a bulk sender and sink in the manner of ttcp (claim I20, `offramp-model/cases/I20.toml`)
 //! - a request/response client with work at both ends (claims M4 and M7)
 //! - requests at given times, with or without simultaneous bulk data
 //! - UDP with GSO and GRO

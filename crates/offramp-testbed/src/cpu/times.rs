@@ -43,7 +43,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Returns the time spent on any kind of work; stolen time counts neither as work nor as idle time.
+    /// Returns the time spent on any kind of work. Stolen time counts neither as work nor as idle time.
     pub fn busy_us(&self) -> u64 {
         self.user_us + self.nice_us + self.system_us + self.irq_us + self.softirq_us
     }

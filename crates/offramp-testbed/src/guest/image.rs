@@ -72,8 +72,9 @@ fn read(path: &Path) -> Result<Vec<u8>, GuestError> {
     fs::read(path).map_err(GuestError::at(path))
 }
 
-/// Returns the loaded part of an ELF file for 64-bit little-endian machines. Symbols and debug information are omitted:
-/// they are most of a program, and would only fill the guest's memory. A file of another format is returned whole.
+/// Returns the loaded part of an ELF file for 64-bit little-endian machines. Symbols and debug information are omitted.
+/// They are the largest part of a program, and would only fill the guest's memory. A file of another format is returned
+/// whole.
 fn loaded_part(file: &[u8]) -> &[u8] {
     loaded_len(file).and_then(|len| file.get(..len)).unwrap_or(file)
 }
@@ -123,8 +124,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("offramp-loaded-{}", std::process::id()));
         let written = path.with_extension("written");
         fs::write(&written, loaded_part(&whole)).unwrap();
-        // `install` copies the file in another process. A child of another thread may have inherited a write descriptor
-        // of this process. The kernel refuses to run a file that is open for writing.
+        // The kernel refuses to run a file that is open for writing. If this process wrote the program, a child of
+        // another thread could inherit the write descriptor. `install` therefore writes the program in another process.
         assert!(Command::new("install").arg("-m755").args([&written, &path]).status().unwrap().success());
         let status = Command::new(&path).status();
         fs::remove_file(written).unwrap();

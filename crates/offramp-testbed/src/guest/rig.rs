@@ -47,8 +47,8 @@ impl<'a> Guests<'a> {
     /// # Errors
     /// Returns an error if the guest cannot be booted or switched, or the run is stopped.
     pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, TestbedError> {
-        // Guests with different kinds of coalescing are booted separately, because a driver keeps its coalescing until
-        // a reset, and an adaptive driver begins with the last fixed values.
+        // Guests with different kinds of coalescing are booted separately. A driver keeps its coalescing until a reset,
+        // and an adaptive driver begins with the last fixed values.
         let boots_as = |config: &RigConfig| {
             let coalescing = config.host.coalescing;
             (config.mtu, config.rate_bps, coalescing.is_some(), coalescing == Some(RxCoalescing::Adaptive))

@@ -107,8 +107,8 @@ impl MachineConfig {
         let Self { kernel, initramfs, memory_mib, arguments, .. } = self;
         let mut command = Command::new(UNSHARE);
         command.args(["--pid", "--fork", "--kill-child"]).arg(&kernel.path);
-        // User Mode Linux places its memory file in the directory named by one of the removed variables, possibly on a
-        // disk. Without the variables, User Mode Linux uses `/dev/shm`.
+        // Remove the variables that name a directory for temporary files. User Mode Linux would place its memory file
+        // in this directory, possibly on a disk. Without the variables, User Mode Linux uses `/dev/shm`.
         for directory in ["TMPDIR", "TMP", "TEMP"] {
             command.env_remove(directory);
         }

@@ -182,7 +182,7 @@ pub struct RpcParams {
     /// Payload of a response in bytes: one UDP datagram, fragmented by IP according to the MTU.
     pub response_bytes: u32,
     /// Maximum number of outstanding calls per stream. Calls are numbered in order. A new call begins only if its
-    /// number exceeds that of the oldest unanswered call by less than `outstanding`.
+    /// number exceeds the number of the oldest unanswered call by less than `outstanding`.
     pub outstanding: u32,
     /// Retransmission timeout of a request, in microseconds, without backoff.
     pub timer_usecs: u64,

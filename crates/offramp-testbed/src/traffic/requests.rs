@@ -30,8 +30,8 @@ use super::udp::is_passing;
 pub(super) const NUMBER_LEN: usize = 8;
 /// Maximum number of stored unanswered requests. Above this number, the oldest request is counted as unanswered.
 const OUTSTANDING_MAX: usize = 1 << 16;
-/// Maximum number of requests that the client sends before it reads answers, and of answers that it reads before it
-/// sends. A burst of usual size is sent at once.
+/// Maximum number of requests that the client sends before it reads answers. Also the maximum number of answers that
+/// the client reads before it sends again. The number exceeds a burst of usual size, so such a burst is sent at once.
 const TURN_MAX: u32 = 64;
 /// Maximum gap of a Poisson process, in seconds. At one request per second, a longer gap has a probability of e^-60.
 const GAP_MAX_S: f64 = 60.0;

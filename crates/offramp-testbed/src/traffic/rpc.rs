@@ -2,8 +2,8 @@
 //! The client repeats a request after a timeout without a response. If one fragment is lost, the whole response is
 //! lost.
 //!
-//! The calls read a file from its start to its end, with read-ahead. A new call begins only if its number exceeds that
-//! of the oldest unanswered call by less than the parameter `outstanding`.
+//! The calls read a file from its start to its end, with read-ahead. A new call begins only if its number exceeds the
+//! number of the oldest unanswered call by less than the parameter `outstanding`.
 
 use std::io;
 use std::net::UdpSocket;

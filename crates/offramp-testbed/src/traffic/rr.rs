@@ -27,7 +27,8 @@ const CALIBRATION_SAMPLES: u32 = 9;
 /// Does a fixed amount of work: a chain of `iterations` dependent multiplications without memory access. Under any
 /// network load, the work needs the same number of processor cycles, so that two runs are comparable.
 pub fn work(iterations: u64) -> u64 {
-    // Each round is the finalizer of a 64-bit mixing function. The multiplier is odd, so each round is a bijection.
+    // Each round is one step of a mixing function: a shift, an XOR and a multiplication. The multiplier is odd, so each
+    // round is a bijection.
     (0..iterations).fold(1, |state, _| {
         let mixed = black_box(state ^ (state >> 29));
         mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
