@@ -39,7 +39,7 @@ const PAYLOAD_LEN_MAX: u32 = 1 << 20;
 /// Pause between two attempts to connect.
 const CONNECT_NAP: Duration = Duration::from_millis(5);
 
-/// The reaction of a backend that refuses a request.
+/// A backend's refusal of a request: an error in the answer, or a closed connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
     /// The backend answered with an error.

@@ -135,18 +135,21 @@ impl Guest {
     }
 
     /// Continues over a new connection to a backend that listens at `path`, with the same memory. The old backend must
-    /// be dead or stopped ([`Guest::stop`]). A backend that still ran would notice the end of its connection too late,
-    /// and would use the same rings as the new backend. Split rings continue after the last chain used by the device.
-    /// Packed rings do so only if the device uses chains in the order in which the driver made them available. The new
-    /// backend processes again all chains that were in flight on such a split or packed ring. Other packed rings must
-    /// be reset before the call ([`Guest::reset_rings`]). With [`GuestBuilder::inflight`], packed rings are announced
-    /// with the initial position, because a frontend knows only this position. The backend must read the old position
-    /// from the inflight region.
+    /// be dead or stopped ([`Guest::stop`]). If the old backend still ran, it would notice the end of its connection
+    /// too late. Both backends would then use the same rings.
+    ///
+    /// Split rings continue after the last chain used by the device. Packed rings also do so if the device uses chains
+    /// in the order in which the driver made them available. On these rings, the new backend processes all chains again
+    /// that were in flight. Other packed rings must be reset before the call ([`Guest::reset_rings`]).
+    ///
+    /// With [`GuestBuilder::inflight`], packed rings are announced with the initial position, because a frontend knows
+    /// only this position. The backend must read the old position from the inflight region.
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
         self.frontend = Frontend::connect(path);
         self.agreed = self.frontend.negotiate(&self.options).expect("negotiating with the backend again");
         if self.inflight.is_some() {
-            // Enable the rings before their start, as QEMU does, because a backend empties a started, disabled ring.
+            // Enable the rings before their start, as QEMU does. A backend discards the frames of a ring that is
+            // started and not enabled.
             let vrings = 2 * self.rx.len() as u32;
             let enabled = (0..vrings).try_for_each(|index| self.frontend.set_vring_enable(index, true));
             enabled.expect("enabling the backend's rings");

@@ -11,9 +11,9 @@ use nix::unistd::Pid;
 /// Environment variable that names the test that runs alone.
 const ALONE: &str = "OFFRAMP_TEST_ALONE";
 
-/// Returns true in a process that runs only `test`. Counts of descriptors, threads and mappings in such a process
-/// include no concurrent test. In any other process, runs the test in a child process and returns false. If the result
-/// is false, the caller must return.
+/// Returns true in a process that runs only `test`. Such a process can count its descriptors, threads and mappings: no
+/// other test of the program runs in it. In any other process, runs the test in a child process and returns false. If
+/// the result is false, the caller must return.
 ///
 /// # Panics
 /// Panics if no test of this program has that name, or if the test fails in the child process.
@@ -25,7 +25,8 @@ pub fn is_alone(test: &str) -> bool {
     let program = std::env::current_exe().expect("the path of this program");
     let mut alone = Command::new(program);
     alone.args([test, "--exact", "--nocapture"]).env(ALONE, test);
-    // By default, glibc maps a further arena whenever threads allocate at the same time, and keeps the arena.
+    // Limit glibc to one arena. By default, glibc maps a further arena when threads allocate at the same time, and
+    // keeps it.
     let ended = alone.env("MALLOC_ARENA_MAX", "1").output();
     let ended = ended.expect("starting a test in a process of its own");
     let [stdout, stderr] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));

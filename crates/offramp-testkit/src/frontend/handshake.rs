@@ -21,17 +21,18 @@ const UML_REGIONS: usize = 2;
 /// The frontend whose order of requests a handshake follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// QEMU's vhost-user netdev: protocol features before `SET_OWNER`, call descriptors before the features and a
-    /// second time with the rings.
+    /// QEMU's vhost-user netdev: negotiates protocol features before `SET_OWNER`, and sends call descriptors twice,
+    /// before the features and with the rings.
     #[default]
     Qemu,
-    /// DPDK's virtio-user: `SET_OWNER` first, call descriptors only before the features, bases without a used position.
+    /// DPDK's virtio-user: sends `SET_OWNER` first, call descriptors only before the features, and ring bases without a
+    /// used position.
     Dpdk,
-    /// Linux' `virtio_uml`: `SET_OWNER` first, memory before the call descriptors, all rings described before the first
-    /// kick descriptor, every base 0. The memory table has at least two entries.
+    /// Linux' `virtio_uml`: sends `SET_OWNER` first, the memory table before the call descriptors, and the descriptions
+    /// of all rings before the first kick descriptor. Every ring base is 0. The memory table has at least two entries.
     UserModeLinux,
-    /// Cloud Hypervisor: `SET_OWNER` first, features and memory before all ring sizes, a base of 16 bits after the
-    /// addresses, no error descriptors (`setup_vhost_user` of version 53).
+    /// Cloud Hypervisor: sends `SET_OWNER` first, features and memory before all ring sizes, a base of 16 bits after
+    /// the addresses, and no error descriptors (`setup_vhost_user` of version 53).
     CloudHypervisor,
 }
 

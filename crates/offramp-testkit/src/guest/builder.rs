@@ -96,8 +96,8 @@ impl GuestBuilder {
         self.require(mask, true)
     }
 
-    /// Uses a driver older than virtio 1.0: without `VERSION_1`, and with a header of 10 bytes unless buffers are
-    /// mergeable (virtio 1.3, 5.1.6.1).
+    /// Uses a driver older than virtio 1.0. The driver does not negotiate `VERSION_1`, and its header has 10 bytes if
+    /// buffers are not mergeable (virtio 1.3, 5.1.6.1).
     #[must_use]
     pub fn legacy(self) -> Self {
         self.require(features::VERSION_1, false)

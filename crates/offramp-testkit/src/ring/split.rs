@@ -346,13 +346,13 @@ impl SplitDriver {
         self.memory.write_u16(self.addresses.driver, flags);
     }
 
-    /// Writes `used_event`: the entry for the driver's next interrupt.
+    /// Writes `used_event`: the index of the used entry for which the driver requests its next interrupt.
     pub fn set_used_event(&self, idx: u16) {
         let at = RING_HEAD_LEN + u64::from(self.size) * AVAIL_ENTRY_LEN;
         self.memory.write_u16(self.addresses.driver + at, idx);
     }
 
-    /// Returns `avail_event`: the entry for the device's next kick.
+    /// Returns `avail_event`: the index of the available entry for which the device requests its next kick.
     pub fn avail_event(&self) -> u16 {
         let at = RING_HEAD_LEN + u64::from(self.size) * USED_ENTRY_LEN;
         self.memory.read_u16(self.addresses.device + at)

@@ -272,8 +272,8 @@ impl Device {
         }
     }
 
-    /// Returns true if the driver requested an interrupt for the entries used since the number `used` had the value
-    /// `before`.
+    /// Returns true if the driver requested an interrupt for one of the entries that were used since `used` had the
+    /// value `before`.
     pub fn interrupt_wanted(&self, files: &Files, before: u64) -> bool {
         let driver = self.addresses.driver;
         let passed = |event: u64| (before..self.used).contains(&event);
