@@ -2,12 +2,12 @@
 //!
 //! A network card of the 1990s had a packet memory of 8 or 16 KiB for both directions together. An arriving frame must
 //! fit next to the frames not yet read out by the host. If the memory has too little room, a frame is lost. A
-//! [`PacketMemory`] models such a small memory, and lies between a wire and the wire's reader. Frames enter the memory
+//! [`PacketMemory`] models such a small memory. It lies between a wire and the wire's reader. Frames enter the memory
 //! at the time of their arrival on the wire, and leave the memory when the reader takes them.
 //!
-//! Arrival time and departure time are times of the wire, not of the thread. A thread that polls late can pass the time
-//! at which a frame was due to [`WirePort::take`], as [`Slow`](crate::fault::Slow) does. A late thread then loses the
-//! same frames as a punctual thread.
+//! Arrival time and departure time are times of the wire, not of the thread. If a thread polls late, it can pass to
+//! [`WirePort::take`] the earlier time at which the frame was due. [`Slow`](crate::fault::Slow) does so. A late thread
+//! then loses the same frames as a punctual thread.
 //!
 //! A [`Memory`] implements only the rules for holding and losing frames, without the frames' bytes.
 

@@ -19,8 +19,8 @@ pub const REVERSE_FRAMES: RangeInclusive<usize> = 2..=1024;
 pub struct BusConfig {
     /// Bytes copied per second, in both directions together; `None` if a copy takes no time.
     pub bytes_per_second: Option<u64>,
-    /// Additional time per frame, nanoseconds: for the interrupt handler, register accesses, and the driver's path to
-    /// the frame.
+    /// Additional time per frame, nanoseconds: the time of the interrupt handler, of register accesses, and of the
+    /// driver's other work for the frame.
     pub frame_ns: u64,
 }
 
@@ -40,8 +40,8 @@ pub struct VerdictConfig {
     /// The kind of wrong verdict.
     pub wrong: WrongVerdict,
     /// The verdict is wrong for each frame whose checksum over payload and TCP sequence number is a multiple of this
-    /// number. So on average, one frame in each group of this many frames gets a wrong verdict. A retransmission of the
-    /// same bytes gets a wrong verdict again.
+    /// number. On average, one in `one_in` frames gets a wrong verdict. A retransmission of the same bytes gets a wrong
+    /// verdict again.
     pub one_in: u32,
 }
 
@@ -50,13 +50,14 @@ pub struct VerdictConfig {
 pub struct FaultConfig {
     /// The bus to the host.
     pub bus: BusConfig,
-    /// `true` if the bus copies received frames first: the host sends no frame while a received frame is being copied
-    /// or waits for its copy. This setting models a processor that does the copies, and whose interrupt handler reads
-    /// all arrived frames before a program continues.
+    /// `true` if received frames have priority on the bus: the host sends no frame while a received frame is being
+    /// copied or waits for its copy. This setting models a host whose processor does the copies. The interrupt handler
+    /// of such a host reads all arrived frames before a program continues.
     pub receive_first: bool,
-    /// The wire loses one frame in each group of this many received frames; `None`: no loss.
+    /// Number of received frames per lost frame: the wire loses one frame in each group of this size. `None`: no loss.
     pub loss_one_in: Option<u32>,
-    /// The wire delivers one frame in each group of this many received frames twice; `None`: no duplicates.
+    /// Number of received frames per duplicated frame: the wire delivers one frame in each group of this size twice.
+    /// `None`: no duplicates.
     pub duplicate_one_in: Option<u32>,
     /// Additional delay of each frame on the wire, nanoseconds.
     pub delay_ns: u64,

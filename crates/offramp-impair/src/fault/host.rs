@@ -93,10 +93,10 @@ impl<H: HostPort> HostPort for Reverse<H> {
 
 /// A host behind an adapter's faulty checksum unit. The unit gives a wrong verdict on each frame whose checksum over
 /// payload and TCP sequence number is a multiple of [`VerdictConfig::one_in`]. A retransmission of the same bytes gets
-/// the wrong verdict again, so the TCP connection stalls for good (claim R8 of `offramp-model`).
+/// the wrong verdict again, so the TCP connection stalls forever (claim R8 of `offramp-model`).
 ///
-/// Without `rx-checksum` there are no verdicts, and every frame passes. Coalesced frames share one verdict, so a
-/// retransmission is certain to get the wrong verdict only without coalescing.
+/// Without `rx-checksum` there are no verdicts, and every frame passes. Coalesced frames share one verdict. Only
+/// without coalescing is a retransmission certain to get the wrong verdict again.
 #[derive(Debug)]
 pub struct VerdictFault<H> {
     /// The wrapped host.

@@ -113,7 +113,8 @@ impl<W: ReadOut> Slow<W> {
     }
 
     /// Predicts the copies for the host that end by `until_ns`: the current copy, and the copies of frames still to be
-    /// read. Skips the first `skip` copies, and passes the others to `note`, with the end of the copy as the arrival.
+    /// read. Skips the first `skip` copies, and passes the others to `note`, with the end of each copy as the arrival
+    /// time.
     fn foresee(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) {
         let mut free_ns = self.bus_free_ns;
         let mut note = skipping(skip, |copied| {
@@ -172,8 +173,8 @@ impl<W: ReadOut> WirePort for Slow<W> {
         let ready = self.ready.front().map(|(ready_ns, _)| *ready_ns);
         let read = ready.or(self.reading.map(|reading| reading.at_ns));
         let copied = || first(&self.line, u64::MAX).map(|arrival| self.copied(self.bus_free_ns, arrival).at_ns);
-        // Without any frame to copy, returns the next arrival of the wire, at which the wire drops a frame chosen for
-        // loss.
+        // If there is no frame to copy, returns the wire's next arrival. At this time, the wire drops a frame chosen
+        // for loss.
         read.or_else(copied).or_else(|| self.line.next_arrival_ns())
     }
 
@@ -197,8 +198,8 @@ impl<W: ReadOut> WirePort for Slow<W> {
         }
         self.run(now_ns);
         // The result is 0: the frames reported by `arrivals` are already copied, and the wire lost only other frames.
-        // With the maximum number of copied frames, the wire advances at most to the end of the latest copy. The next
-        // copy can begin at that time, and a packet memory records arrivals and reads in order of time.
+        // With the maximum number of copied frames, the wire must not advance past the end of the latest copy. The next
+        // copy can begin at that time, and a packet memory must record arrivals and reads in order of time.
         let is_full = self.ready.len() >= READY_FRAMES_MAX;
         self.line.advance(if is_full { now_ns.min(self.bus_free_ns) } else { now_ns }, stats);
         0

@@ -49,7 +49,7 @@ pub enum ReceiveMemory {
     },
 }
 
-/// The treatment of a frame without room.
+/// The treatment of a received frame that does not fit into the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverflowPolicy {
     /// The frame is lost ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop)).
@@ -59,11 +59,11 @@ pub enum OverflowPolicy {
     /// ([`Loss::Overrun`](offramp_adapter::stats::Loss::Overrun)). If the displaced frames leave too little room, the
     /// new frame is lost.
     Overrun,
-    /// The frame is lost, and the adapter stops. Frames are lost until the driver has restarted the adapter
+    /// The frame is lost, and the adapter stops. All further frames are lost until the driver has restarted the adapter
     /// ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop), counted as missed by Linux's 8390 drivers). While the
     /// adapter is stopped, the host still reads frames out of the memory.
     StopAndRecover {
-        /// Time from the frame without room until frames are accepted again, nanoseconds.
+        /// Time from the loss of the frame until frames are accepted again, nanoseconds.
         recover_ns: u64,
     },
 }
@@ -79,7 +79,7 @@ pub struct MemoryConfig {
     /// Maximum number of frames waiting to be sent; `None` if unlimited. The host waits for a free buffer, so no frame
     /// is lost.
     pub transmit_buffers: Option<usize>,
-    /// The treatment of a frame without room.
+    /// The treatment of a received frame that does not fit into the memory.
     pub policy: OverflowPolicy,
 }
 

@@ -138,8 +138,8 @@ impl Memory {
         usize::from(self.is_read)
     }
 
-    /// Returns the number of further frames with certain room. Each may be as long as a full frame, or as the longest
-    /// frame so far.
+    /// Returns the number of further frames that certainly fit into the memory. Each frame is assumed to have the
+    /// length of a full frame, or of the longest frame so far if that length is greater.
     pub fn room_frames(&self) -> usize {
         let free = self.config.capacity() - self.units;
         let fit = free.checked_div(self.config.units(self.frame_len_max)).unwrap_or(usize::MAX);
