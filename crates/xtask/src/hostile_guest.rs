@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Guests and daemon are placed as in `docs/deployment.md`: each guest has a separate processor, and the switch's
-//! thread has priority. The victim is also measured next to a guest without traffic, busy with computations. No
-//! adapter can prevent the victim's loss of throughput to such a guest.
+//! thread has priority. The victim is also measured next to a guest that only computes, without traffic. No adapter can
+//! prevent the throughput that the victim loses to such a guest.
 
 pub mod attack;
 mod device;

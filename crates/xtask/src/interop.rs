@@ -1,6 +1,6 @@
 //! DPDK as the guest: tests every ring path of its virtio driver against a backend, and checks captures.
 //!
-//! The patterns are from DPDK's test plans (`vm2vm_virtio_user`, `loopback_virtio_user_server_mode`,
+//! The cases are from DPDK's test plans (`vm2vm_virtio_user`, `loopback_virtio_user_server_mode`,
 //! `loopback_multi_queues`, `loopback_multi_paths_port_restart`). A guest forwards a capture into a virtio-user port,
 //! and the frames from the port into another capture. The two captures must be equal.
 

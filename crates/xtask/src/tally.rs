@@ -23,7 +23,7 @@ impl Only {
     }
 }
 
-/// The results of cases, printed as soon as they are available.
+/// The results of cases. Each result is printed as soon as it is available.
 #[derive(Debug, Default)]
 pub struct Tally {
     passed: u32,

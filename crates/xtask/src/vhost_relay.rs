@@ -1,5 +1,5 @@
 //! Two adapters connected by a cable, with a vhost-user port as one host, and a vhost-user port or a TAP as the other
-//! host. With `--echo`, one adapter with a wire that returns every frame.
+//! host. With `--echo`, the program runs one adapter with a wire that returns every frame.
 
 use crate::adapters::open_tap;
 use crate::seam::{self, OfferArgs};

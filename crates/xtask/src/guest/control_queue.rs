@@ -1,4 +1,5 @@
-//! Tests of a guest's settings through its control queue, command by command, with QEMU's generic vhost-user device.
+//! Tests the settings that a guest makes through its control queue, command by command, with QEMU's generic vhost-user
+//! device.
 //!
 //! ```text
 //!  guest (QEMU) ── vhost-user ── offramp up ── packet socket ── veth ── the host's TCP/IP
@@ -59,9 +60,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// interrupts, and does not change its settings while the samples are similar. Under continuous bursts, the driver
 /// polls and gets hardly any interrupts.
 const ADAPTS_WITHIN: Duration = Duration::from_mins(1);
-/// Interval between two polls.
+/// Interval between two reads of a setting or a counter.
 const LOOK: Duration = Duration::from_millis(50);
-/// Number of datagrams sent at once, between two polls.
+/// Number of datagrams sent at once, between two reads of the driver's coalescing settings.
 const BURST: u16 = 2000;
 /// Kernel modules needed by the guest's commands.
 const MODULES: [&str; 2] = ["8021q", "macvlan"];

@@ -16,7 +16,7 @@ const HEADER_LEN: usize = 12;
 const BUFFER: u64 = 0x800;
 /// An address outside the guest's memory.
 const NOWHERE: u64 = 0xdead_0000_0000;
-/// Duration of each kind of bad chain.
+/// Time for which the guest sends each kind of bad chain.
 const KIND_TIME: Duration = Duration::from_millis(50);
 /// Time without a returned chain after which the ring counts as stopped, and the card is reset.
 const STOPPED_TIME: Duration = Duration::from_millis(200);

@@ -2,7 +2,8 @@
 //! driver.
 //!
 //! Registers are accessed through the PCI configuration access capability (virtio 1.3, 4.1.4.9), here called the
-//! window, and memory through `/dev/mem`. Configuration space and `/dev/mem` are files, so no mapping is needed.
+//! window. Memory is accessed through `/dev/mem`. Configuration space and `/dev/mem` are files, so no mapping is
+//! needed.
 
 use offramp_testbed::failure::{Doing, Result, failed};
 use std::fs::{self, File};

@@ -16,8 +16,8 @@ use std::net::UdpSocket;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Range from which the flows' source ports are drawn at random. The guest chooses a random hash key, and each bit of
-/// the hash depends on the port through the parity of some bits of the port. With equidistant ports, 0.5 % of all keys
+/// Range from which the flows' source ports are drawn at random. The guest chooses a random hash key. Each bit of the
+/// hash depends on the parity of some bits of the port, selected by the key. With equidistant ports, 0.5 % of all keys
 /// put at least three quarters of the flows on one pair. With random ports, only 0.01 % of all keys do so.
 const FLOW_PORTS: Range<u16> = 20_000..60_000;
 /// Destination port, on which nobody listens.
