@@ -6,8 +6,8 @@
 //!  guest 1 ── QEMU ── backend ──┼── switch or bridge ── the host's TCP/IP, in a namespace
 //! ```
 //!
-//! Kernel, file system, memory and card options are the same for all backends. All guests run during the whole
-//! comparison. Only one backend at a time has traffic. Idle backends with polling threads are stopped (SIGSTOP).
+//! The guests of all backends have the same kernel, file system, memory and card options. All guests run during the
+//! whole comparison. Only one backend at a time has traffic. Idle backends with polling threads are stopped (SIGSTOP).
 //! The printed table is Markdown, with a row for each kind of traffic and a column for each backend.
 
 mod backend;
@@ -139,8 +139,9 @@ enum Sample {
 /// Boots all guests, takes the samples, and prints the table.
 ///
 /// # Errors
-/// Returns an error if offramp or its guests do not start, or a signal is received. A failed test of another backend
-/// gives an empty cell, and a line below the table.
+/// Returns an error if offramp or its guests do not start, if an interface refuses an MTU, or if a signal is received.
+/// Another backend that does not start has no column in the table. A failed test has a cell with "–". For each of these
+/// failures, a line below the table gives the reason.
 pub fn run(args: &Args) -> Result<bool> {
     let executable = daemon::build()?;
     let scratch = Scratch::new()?;

@@ -42,8 +42,8 @@ const WIREGUARDS: [&str; 2] = ["ofrwg0", "ofrwg1"];
 const PREFIX_LEN: u8 = 24;
 const HOST_PREFIX_LEN: u8 = 32;
 const WIREGUARD_PORT: &str = "51820";
-/// Overhead of `WireGuard` in bytes, which the tunnel's MTU leaves free: the maximum, over IPv6, as in `WireGuard`'s
-/// tools.
+/// Maximum overhead of `WireGuard` per packet, in bytes: the overhead over IPv6, as in `WireGuard`'s tools. The
+/// tunnel's MTU is smaller than the link's MTU by this overhead.
 const WIREGUARD_OVERHEAD: u32 = 80;
 const MTU: u32 = 1500;
 /// Maximum time until a program is ready, and maximum time of a test beyond its measured time.
