@@ -1,7 +1,7 @@
 #!/bin/bash
 # Measures two adapters on a cable with iperf3 and ethtool: each offload on and off, 5 s in each setting. Run it as
-# root. Hosts A and B run on processor 0 and the adapters on processor 1, as in `offramp lab`. The script finally
-# removes all that it made.
+# root. Hosts A and B run on processor 0 and the adapters on processor 1, as in `offramp lab`. At its end, the script
+# removes everything that it has created.
 set -eu
 for program in offramp ip ethtool iperf3; do
     command -v "$program" > /dev/null || { echo "$0: there is no $program in the path; install it first" >&2; exit 1; }
@@ -35,13 +35,13 @@ ip netns add ofr-a
 ip netns add ofr-b
 offramp up --detach bench.toml 2> offramp.log || { cat offramp.log >&2; exit 1; }
 offramp show --json | sed 's/^[^,]*,"process":\([0-9]*\).*/\1/' > offramp.pid
-for ns in ofr-a ofr-b; do      # no pacing, and the hosts' receive work on processor 0, where their programs run
+for ns in ofr-a ofr-b; do      # no pacing; the hosts' receive work runs on processor 0, as their programs do
     ip netns exec $ns sysctl -q -w net.ipv4.tcp_congestion_control=reno
     ip netns exec $ns sh -c 'echo 1 > /sys/class/net/ofr0/queues/rx-0/rps_cpus'
 done
 ip netns exec ofr-b taskset -c 0 iperf3 -s -D -I "$PWD/iperf3.pid"
 
-ticks() { awk '/^cpu0 / { print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }     # 1/100 s that processor 0 did not idle
+ticks() { awk '/^cpu0 / { print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }     # non-idle time of processor 0, in 1/100 s
 run() {                                                                     # run NAME [iperf3's options]
     name=$1; shift
     begin=$(ticks)

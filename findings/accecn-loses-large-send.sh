@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# With AccECN, a Linux guest sends single segments, although large send of its virtio-net card stays on.
+# With AccECN, a Linux guest sends single segments, although TSO of its virtio-net card stays on.
 #
 # Version: Debian's linux-binary and linux-modules 7.3.4+deb13-cloud-amd64 (trixie-backports), emulated by QEMU. Needs root, apt, ip
 #   (iproute2), qemu-system-x86_64 and a static busybox.

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A packet socket sends a full frame with one 802.1Q tag, and refuses it with a service tag or with two tags.
+# A packet socket sends a full-sized frame with one 802.1Q tag, but refuses one with a service tag or with two tags.
 #
 # Version: Linux 6.18.44, a veth with MTU 1500. Needs root, ip (iproute2) and python3.
 # Behaviour: the limit is the interface's MTU and Ethernet header, plus four bytes if the first EtherType is 0x8100. A frame with
 #   1500 bytes of payload and the tag 0x88a8, or with two tags, fails with EMSGSIZE, though the MTU of Linux' own VLAN
-#   interfaces counts no tag. A bridge over packet sockets loses full QinQ frames until the interface's MTU is raised.
+#   interfaces counts no tag. A bridge over packet sockets loses full-sized QinQ frames until the interface's MTU is raised.
 # Seen: no tag: 1514; 8100: 1518; 88a8: EMSGSIZE; 8100 8100: EMSGSIZE; 88a8 8100: EMSGSIZE
 set -euo pipefail
 ns=find-tag-$$

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A packet socket with a virtio header calls a super-frame of TCP in VXLAN plain TCP over IPv4.
+# A packet socket with a virtio header marks a super-frame of TCP in VXLAN as plain TCP over IPv4.
 #
 # Version: Linux 6.18.44, veth and VXLAN as the kernel sets them up. Needs root, ip (iproute2) and python3.
 # Behaviour: a TCP stream in a VXLAN tunnel crosses a veth. The socket at the other end reads super-frames with gso_type 1
-#   (VIRTIO_NET_HDR_GSO_TCPV4), though the outer packet is UDP to port 4789. csum_start lies behind the inner IP header. No
-#   bit says "tunnel", so a reader that segments by gso_type must look into the packet.
+#   (VIRTIO_NET_HDR_GSO_TCPV4), though the outer packet is UDP to port 4789. csum_start lies after the inner IP header. No
+#   flag marks the tunnel, so a reader that segments by gso_type must look into the packet.
 # Seen: outer UDP/4789, gso_type 1, csum_start 84, hdr_len 116
 set -euo pipefail
 here=$(mktemp -d) a=find-a-$$ b=find-b-$$

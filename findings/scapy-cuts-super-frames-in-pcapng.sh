@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# scapy cuts a packet of a pcapng file at 65,535 bytes and keeps the length on the wire, without a warning.
+# scapy truncates a packet of a pcapng file at 65,535 bytes without a warning, but reports the full length on the wire.
 #
 # Version: scapy 2.6.1 (PyPI). Needs python3 with venv.
-# Behaviour: an enhanced packet block may hold more than 64 KiB, as a capture of super-frames before segmentation does. scapy's
-#   reader returns 65,535 bytes of a packet of 70,000; the bytes are lost, `wirelen` says 70000, and nothing is printed.
+# Behaviour: an enhanced packet block may hold more than 64 KiB, as in a capture of super-frames before segmentation. scapy's
+#   reader returns 65,535 bytes of a packet of 70,000. The other bytes are lost, `wirelen` is 70000, and nothing is printed.
 # Seen: scapy 2.6.1: 65535 of 70000 bytes, wirelen 70000, 0 warnings
 set -euo pipefail
 here=$(mktemp -d)

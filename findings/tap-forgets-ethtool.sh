@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# TUNSETOFFLOAD undoes what an administrator switched off at a TAP by `ethtool -K`.
+# TUNSETOFFLOAD switches offloads on again that an administrator switched off at a TAP by `ethtool -K`.
 #
 # Version: Linux 6.18.44, ethtool 6.1. Needs root, ip (iproute2), ethtool and python3.
 # Behaviour: the program behind a TAP allows checksums and TSO. An administrator switches TSO off: the wanted features of the

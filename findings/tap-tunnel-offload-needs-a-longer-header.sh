@@ -3,7 +3,7 @@
 #
 # Version: Linux 6.18.44 (the flags came with 6.17). Needs root, ip (iproute2) and python3.
 # Behaviour: TUNSETVNETHDRSZ 12 and TUNSETOFFLOAD with TUN_F_UDP_TUNNEL_GSO both succeed, in either order. write(2) works. Each
-#   read(2) fails with EFAULT from then on: the frame is gone and tx_dropped stays 0. With 24 bytes of header it arrives.
+#   read(2) then fails with EFAULT: the frame is lost and tx_dropped stays 0. With a header of 24 bytes, the frame arrives.
 # Seen: header 12: EFAULT, tx_dropped 0; header 24: 60 bytes, tx_dropped 0
 set -euo pipefail
 ns=find-tun-$$

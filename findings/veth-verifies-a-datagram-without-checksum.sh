@@ -4,7 +4,7 @@
 # Version: Linux 6.18.44, a veth. Needs root, ip (iproute2), ethtool and python3.
 # Behaviour: a packet socket reports TP_STATUS_CSUM_VALID for the datagram with checksum 0 once rx-udp-gro-forwarding (or
 #   rx-gro-list) is on. IPv6 requires the checksum, and a receiver discards such a datagram (RFC 8200, 8.1). Without UDP
-#   coalescing none of the datagrams is marked. A test that draws wrong checksums must leave out 0.
+#   coalescing none of the datagrams is marked. A test with random wrong checksums must exclude 0.
 # Seen: off: right 0, none 0, wrong 0; on: right 1, none 1, wrong 0
 set -euo pipefail
 ns=find-zero-$$
