@@ -13,10 +13,10 @@
 //! experiments: `lso`, `rsc`, `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000. If the link is the limit,
 //! the hosts sleep between interrupts, and each interrupt takes additional time to wake a host. The adapters' thread
 //! sleeps too, and each send takes additional time to wake the thread. Two variants of `interrupt-cap` measure these
-//! two times: 8000 interrupts per second, with polling and with sleeping adapters. The variants also measure the bytes
-//! per send and per receive. The experiments measure the costs of both ends of a connection together. The resulting
-//! profile therefore describes a host with the costs of both ends. From that profile, the model predicts the variants
-//! from which no cost was derived.
+//! two times, at 8000 interrupts per second. The adapters poll in one variant, and sleep in the other variant. The
+//! variants also measure the bytes per send and per receive. The experiments measure the costs of both ends of a
+//! connection together. The resulting profile therefore describes a host with the costs of both ends. From that
+//! profile, the model predicts the variants from which no cost was derived.
 //!
 //! The experiment `receiver` measures a receive-only host. The receiving host has its own processor. The sending host
 //! and the adapters share another processor. The processor time of the receiving host is:
@@ -27,7 +27,7 @@
 //!
 //! Least squares gives the costs of the receive-only host from three variants of `receiver`. The checksum cost is that
 //! of `rx-checksum`. The model predicts two more variants of `receiver`. The shared processor limits the throughput of
-//! `receiver`, so its processor time per byte equals the time between two bytes. This time is split into a cost per
+//! `receiver`, so the processor's time per byte equals the time between two bytes. This time is split into a cost per
 //! byte, per frame and per hand-over, like the cost of the adapters.
 //!
 //! A request also waits until processes run, and until the adapters' thread detects a due interrupt. Single small

@@ -95,9 +95,9 @@ macro_rules! metrics {
             pub bytes: u64,
             /// Processor time of the hosts in the measured time, seconds.
             pub host_cpu_s: Option<f64>,
-            /// Minimum and maximum of `host_cpu_s`, seconds. They differ if a hypervisor took processor time, because
-            /// the system does not report whether the processor was idle or busy during that time. `None` if the time
-            /// taken by a hypervisor does not affect `host_cpu_s`.
+            /// Minimum and maximum of `host_cpu_s`, seconds. The two values differ if a hypervisor took processor time,
+            /// because the system does not report whether the processor was idle or busy during that time. `None` if
+            /// the time taken by a hypervisor does not affect `host_cpu_s`.
             pub host_cpu_range_s: Option<[f64; 2]>,
             /// Processor time of the adapters in the measured time, seconds.
             pub adapter_cpu_s: Option<f64>,
@@ -114,9 +114,9 @@ macro_rules! metrics {
             pub line_distance_ns: Option<[f64; 2]>,
             /// Mean number of processors that other programs used around the sample.
             pub other_cpus: Option<f64>,
-            /// `true` if the times of hosts and adapters were measured separately. They ran on separate processors, or
-            /// a guest's time is the time of the guest's processes. `false` if the hosts' time is the remainder: the
-            /// time that is neither idle nor the adapters'. `None` without software adapters.
+            /// `true` if the times of hosts and adapters were measured separately. Either hosts and adapters ran on
+            /// separate processors, or a guest was measured by the time of its processes. `false` if the hosts' time is
+            /// the remainder: the time that is neither idle nor the adapters'. `None` without software adapters.
             pub is_separate: Option<bool>,
         }
 

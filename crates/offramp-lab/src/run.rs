@@ -102,8 +102,8 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     }
 }
 
-/// Applies every bound to every variant except the first. A bound is omitted if the metric cannot be compared, and for
-/// the variant that is itself the base of the bound.
+/// Applies every bound to every variant except the first. A bound is omitted if the metric cannot be compared. A bound
+/// is also omitted for the variant that is its base.
 fn judgements(bounds: &[Bound], variants: &[Variant]) -> Vec<Judgement> {
     let each = variants.iter().skip(1).flat_map(|variant| bounds.iter().map(move |bound| (variant, bound)));
     each.filter_map(|(variant, bound)| judgement(bound, variants, variant)).collect()

@@ -1,5 +1,5 @@
-//! Tests `offramp lab --device` on a veth pair between two namespaces: the measurements, and the restored settings
-//! however a run ends.
+//! Tests `offramp lab --device` on a veth pair between two namespaces. The tests check the measurements, and that every
+//! setting is restored however a run ends.
 
 use std::collections::BTreeMap;
 use std::fs;

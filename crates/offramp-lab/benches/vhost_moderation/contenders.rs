@@ -40,9 +40,9 @@ fn contender(name: &str, moderation: ModerationConfig, is_bound: bool) -> Conten
 }
 
 /// Returns the order of the contenders in a round, as indices. The order is a Williams design, forwards and then
-/// backwards. Over twice as many rounds as contenders, each contender follows every other contender about equally
-/// often, and never follows itself. After-effects of a sample, such as the delay before a hypervisor or kernel halts a
-/// processor, thus favour no contender.
+/// backwards. In a series of twice as many rounds as contenders, each contender follows every other contender about
+/// equally often. No contender follows itself. After-effects of a sample, such as the delay before a hypervisor or
+/// kernel halts a processor, thus favour no contender.
 pub fn order(round: usize, contenders: usize) -> Vec<usize> {
     let round = round % (2 * contenders);
     let is_forwards = round < contenders;

@@ -13,7 +13,8 @@ pub enum Role {
     Answering,
 }
 
-/// The placement of threads: one processor per role, kept awake, or the choice of the kernel and the hypervisor.
+/// The placement of threads. Either each role has its own processor, kept awake, or the kernel and the hypervisor
+/// choose the processors.
 ///
 /// Without a fixed placement, a hypervisor can deschedule a halted processor, and resume the processor late. The kernel
 /// can wake a thread on the waker's processor or on a sleeping processor. These delays vary from second to second, by

@@ -140,8 +140,8 @@ impl Costs {
         }
     }
 
-    /// Returns the time that the model charges for a small request and its response: the time of the work, and the
-    /// delay of the link, nanoseconds.
+    /// Returns the time that the model charges for a small request and its response, in nanoseconds. The time consists
+    /// of the work and the delay of the link.
     pub(super) fn round_trip_ns(&self, setup: &Setup) -> f64 {
         let received_ns = self.receiver.map_or(0.0, |of| of.hand_over_ns);
         2.0 * LINK_DELAY_NS + received_ns + self.send_ns * self.frames_per_segment + self.engine_ns(setup)

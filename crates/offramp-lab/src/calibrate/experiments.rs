@@ -27,9 +27,9 @@ pub(super) const RECEIVER_UNCOALESCED: (&str, &str) = (RECEIVER, "off");
 /// Variants from which the costs of a receive-only host are derived.
 pub(super) const LEARNED_OF_RECEIVER: [(&str, &str); 3] =
     [RECEIVER_UNCOALESCED, (RECEIVER, "on"), (RECEIVER, "MTU 9000")];
-/// Factor by which samples are longer in experiments in which the link is the limit. In these experiments, the hosts
-/// are busy for a quarter of the time only. The system counts busy time in ticks, and a sample four times as long has
-/// about as many busy ticks.
+/// Factor by which samples are longer in experiments whose limit is the link. In these experiments, the hosts are busy
+/// for only a quarter of the time. The system counts busy time in ticks. A sample four times as long has about as many
+/// busy ticks as a sample with fully busy hosts.
 const PACED_TIMES: u64 = 4;
 
 /// Predicted experiments, with their settings.

@@ -84,7 +84,7 @@ impl Prediction {
     }
 }
 
-/// Predicts the measured experiments from which no cost was derived, with `profile`, the name or path of a profile.
+/// Predicts the measured experiments from which no cost was derived. `profile` is the name or path of a profile.
 ///
 /// # Errors
 /// Returns an error if the profile is invalid, a run of the model fails, or an experiment is missing.

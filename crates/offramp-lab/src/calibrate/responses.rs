@@ -50,8 +50,8 @@ impl Figure {
     }
 }
 
-/// Predicts latencies and interrupt rates with `profile`, the name or path of a profile. Variants whose measurements
-/// gave the waits are left out. The result is empty if `calibration` has no waits.
+/// Predicts latencies and interrupt rates. `profile` is the name or path of a profile. Variants whose measurements gave
+/// the waits are left out. The result is empty if `calibration` has no waits.
 ///
 /// # Errors
 /// Returns an error if the profile is invalid, a run of the model fails, or an experiment is missing.

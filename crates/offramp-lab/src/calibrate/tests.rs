@@ -44,7 +44,7 @@ const TRUE_RECEIVER: ReceiverCosts = ReceiverCosts {
 /// Length of preamble, frame check sequence and gap on the link, bytes (IEEE 802.3 3.1.1, 4.4.2).
 const LINE_OVERHEAD_LEN: f64 = 24.0;
 
-/// Returns the time of a payload byte on the link; 0 unless the link is the limit.
+/// Returns the time of a payload byte on the link, or 0 if the link is not the limit.
 fn line_ns(setup: &Setup) -> f64 {
     let frame_bits = (setup.mss + HEADERS_LEN + LINE_OVERHEAD_LEN) * BITS_PER_BYTE;
     if setup.is_gigabit { frame_bits / GIGABIT_BPS as f64 * NANOSECONDS_PER_SECOND / setup.mss } else { 0.0 }

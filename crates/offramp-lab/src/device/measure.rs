@@ -31,7 +31,7 @@ const RTT_WARMUP_USECS: u64 = 50_000;
 const PROBE_SECONDS_MAX: f64 = 0.2;
 /// Warm-up of the test of the route, microseconds.
 const PROBE_WARMUP_USECS: u64 = 20_000;
-/// Maximum time until a link is up again after a change, because some drivers reset the adapter.
+/// Maximum time until a link is up again after a change. The link can go down, because some drivers reset the adapter.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
 /// Pause between two attempts to reach the peer, and between two reads of counters that the driver updates late.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);

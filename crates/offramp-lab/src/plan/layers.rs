@@ -48,8 +48,8 @@ pub(super) fn of_user(settings: &Settings, seconds_min: f64, has_guest: bool) ->
     if let Value::Object(layer) = layer { layer } else { Layer::new() }
 }
 
-/// Merges layers of settings. A later layer overrides earlier layers. If no layer sets a moderation, a link of 1 Gbit/s
-/// gets a limit of [`GIGABIT_INTERRUPTS_PER_SECOND`] interrupts per second.
+/// Merges layers of settings. A later layer overrides earlier layers. If no layer sets a moderation, the adapters of a
+/// link of 1 Gbit/s get a limit of [`GIGABIT_INTERRUPTS_PER_SECOND`] interrupts per second.
 ///
 /// # Errors
 /// Returns an error if the merged settings are invalid.

@@ -88,8 +88,8 @@ impl Measured {
         [self.base, self.variant].map(|of| of.map(|spread| spread.median))
     }
 
-    /// Formats the measurement, for example "host CPU per GB 0.99 → 0.34 s/GB (0.34 ×, 95 %: 0.33 … 0.36)". With a
-    /// ratio, the two values are the pair of the median round; without one, the medians.
+    /// Formats the measurement, for example "host CPU per GB 0.99 → 0.34 s/GB (0.34 ×, 95 %: 0.33 … 0.36)". If there is
+    /// a ratio, the two values are the pair of the median round. Otherwise, the values are the medians.
     fn text(&self) -> String {
         let pair = self.verdict.as_ref().and_then(|verdict| verdict.pair).map(|pair| pair.map(Some));
         let values = words::values(self.metric, pair.unwrap_or_else(|| self.medians()));

@@ -241,7 +241,7 @@ fn sources(report: &LabReport) -> Vec<String> {
     touched.chunk_by(|one, next| one.source == next.source).map(of).collect()
 }
 
-/// Returns whether the adapters of the run were software adapters: only these use processor time.
+/// Returns whether the adapters of the run were software adapters. Only software adapters use processor time.
 fn is_in_software(report: &LabReport) -> bool {
     let mut variants = report.experiments.iter().flat_map(|experiment| &experiment.variants);
     variants.any(|variant| variant.adapter_cpu_s_per_gb.is_some())

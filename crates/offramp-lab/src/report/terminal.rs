@@ -238,7 +238,8 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
     columns
 }
 
-/// Columns removed in experiments with impaired cards or links, by the two lines of their headings.
+/// Columns removed in experiments with impaired cards or links. Each column is identified by the two lines of its
+/// heading.
 const OF_THE_ADAPTER: [[&str; 2]; 4] =
     [["host CPU", "s/GB"], ["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "wire, k"]];
 

@@ -88,8 +88,8 @@ pub fn verdict_ratio(verdict: &Verdict) -> String {
     ratio_of(verdict, verdict.ratio)
 }
 
-/// Ratio between the ends of an interval above which each end has its own number of decimals. An interval from two
-/// rounds can be as wide as 0.02 … 61.
+/// If the ratio between the ends of an interval exceeds this value, each end has its own number of decimals. An
+/// interval from two rounds can be as wide as 0.02 … 61.
 const WIDE_FROM: f64 = 10.0;
 
 /// Formats the ratio of a verdict, or an end of its interval.
@@ -127,8 +127,8 @@ pub fn noun(metric_name: &str) -> &str {
     metric::find(metric_name).map_or(metric_name, |metric| metric.noun)
 }
 
-/// Ratio between the ends of an interval above which a comparison is too noisy. Such a wide interval cannot distinguish
-/// a halving from no change.
+/// If the ratio between the ends of an interval exceeds this value, the comparison is too noisy. Such a wide interval
+/// cannot distinguish a halving from no change.
 const TOO_NOISY_FROM: f64 = 2.0;
 
 /// Minimum relative difference of [`Finding::Difference`]. A smaller difference would be displayed as a ratio of 1.000,
