@@ -45,12 +45,12 @@ pub struct Comparison {
     /// Time of each activity of the link, microseconds per KiB of payload. Frame sizes can differ between the systems,
     /// so times per frame are not comparable.
     pub line_us_per_kib: Vec<Compared>,
-    /// Time of each activity of the bus, microseconds per KiB of payload; empty unless the adapter is bus master.
+    /// Time of each activity of the bus, microseconds per KiB of payload; empty if the adapter is not bus master.
     pub bus_us_per_kib: Vec<Compared>,
     /// Time of each activity of the processors, microseconds per KiB of payload.
     pub processor_us_per_kib: Vec<Compared>,
-    /// Limit of each system: lost frames in the adapter's memory, or the name of the saturated resource. Without lost
-    /// frames and without a saturated resource, a text that says so.
+    /// Limit of each system: lost frames in the adapter's memory, or the name of the saturated resource. If no frame is
+    /// lost and no resource is saturated, the text says so.
     pub limits: [&'static str; 2],
     /// Parameters with different values in the two systems.
     pub differences: Vec<Difference>,

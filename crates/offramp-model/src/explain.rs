@@ -1,5 +1,5 @@
-//! Breakdown of the time per frame into activities and idle time: of the link, the bus, the adapter's memory and the
-//! processors.
+//! Breakdown of the time per frame into activities and idle time. The breakdown covers the link, the bus, the adapter's
+//! memory and the processors.
 
 use crate::link::{FCS_LEN, INTERFRAME_GAP_LEN, PREAMBLE_LEN};
 use crate::metrics;
@@ -53,8 +53,8 @@ pub struct Explanation {
     pub processors: Vec<Vec<Part>>,
     /// Mean wait of a frame in the adapter's memory, microseconds.
     pub ring_wait_us: f64,
-    /// Limit of the run: lost frames in the adapter's memory, or else the name of the saturated resource. Without lost
-    /// frames and without a saturated resource, a text that says so.
+    /// Limit of the run: lost frames in the adapter's memory, or else the name of the saturated resource. If no frame
+    /// is lost and no resource is saturated, the text says so.
     pub limit: &'static str,
 }
 

@@ -375,7 +375,7 @@ impl Profile {
     }
 }
 
-/// If a file is unknown or unreadable, adds to the error the key with the reference to this file.
+/// If a file is unknown or unreadable, adds to the error the key that refers to the file.
 fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
     match error {
         ProfileError::Unknown { .. } | ProfileError::Read { .. } => key_error(file, key, error.to_string()),

@@ -81,7 +81,8 @@ fn exponential_1000(rng: &mut ChaCha8Rng) -> f64 {
     -(1.0 - rng.random::<f64>()).ln() * 1000.0
 }
 
-/// Draws a short job with probability 9/10, or a long job: mean 1000 ns, mean square 4.24 million ns².
+/// Draws a service time: 400 ns with probability 9/10, else 6400 ns. The mean is 1000 ns, and the mean square is 4.24
+/// million ns².
 fn mixed_1000(rng: &mut ChaCha8Rng) -> f64 {
     if rng.random_range(0..10) == 0 { 6400.0 } else { 400.0 }
 }

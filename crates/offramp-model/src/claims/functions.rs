@@ -1,5 +1,5 @@
-//! Functions for the expressions of a case: comparisons of runs, and results of offramp's own code and of the bus
-//! models without a run.
+//! Functions for the expressions of a case. Some functions compare runs. Other functions return results of offramp's
+//! own code or of the bus models, without a run.
 
 use super::case::Settings;
 use crate::bus::Transfers;

@@ -341,7 +341,7 @@ impl Exchanges {
         self.under_way.set(now, self.under_way() as u64);
     }
 
-    /// Moves a raw frame from its queue to `queue`, or out of all queues.
+    /// Moves a raw frame from its queue to `queue`. With `None`, removes the frame from its queue.
     pub(super) fn move_to(&mut self, now: Time, message: Message, queue: Option<Queue>) {
         if !self.is_of_frames() {
             return;

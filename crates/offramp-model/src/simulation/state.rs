@@ -47,7 +47,7 @@ pub(super) enum Event {
     PeerReplies { slot: usize, number: u64, attempt: u32 },
     /// The peer has processed an acknowledgement.
     PeerAck { flow: usize, next: u64, window: u64 },
-    /// The sender of a stream, the peer's application or the host's process, is due to write.
+    /// The sender of a stream is due to write. The sender is the peer's application or the host's process.
     Write { flow: usize },
     /// The host's process is due to send another datagram.
     NextDatagram,
