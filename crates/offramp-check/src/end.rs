@@ -30,8 +30,8 @@ const NAMESPACES: &str = "/run/netns";
 /// Size of the socket's receive buffer in bytes, large enough for a batch of super-frames that arrive as single
 /// segments.
 const BUFFER_LEN: usize = 64 << 20;
-/// Maximum length of a captured frame in bytes. A super-frame may have at most 64 KiB; the capture must also hold a
-/// longer one, so that the check reports the excess.
+/// Maximum length of a captured frame in bytes. A valid super-frame has at most 64 KiB. The capture must also hold a
+/// longer super-frame, so that the check can report the excess.
 const FRAME_LEN_MAX: usize = 128 << 10;
 /// Maximum time that a sender waits for room in its queue.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);

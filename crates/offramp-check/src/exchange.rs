@@ -36,8 +36,8 @@ const EXPERIMENTS: u16 = 0x88b5;
 const ETHERNET_LEN_MIN: usize = 60;
 /// Wait for unexpected frames after the last expected frame.
 const LINGER: Duration = Duration::from_millis(1);
-/// Maximum number of attempts for a case with missing frames. More than one is needed, because a queue filled by other
-/// traffic may have dropped the missing frames.
+/// Maximum number of attempts for a case with missing frames. Several attempts are needed, because a queue filled by
+/// other traffic may have dropped the missing frames.
 const ATTEMPTS_MAX: u32 = 6;
 /// Number of rounds after which the check concludes that a path drops a kind of frame. In each of these rounds, the
 /// plain frame was received, and the frame of this kind was not. The number is an arbitrary choice.
@@ -236,8 +236,8 @@ impl Exchange<'_> {
     }
 
     /// Sends `cases` in rounds, each round together with the frame `plain`. A case is settled when it is received or
-    /// refused, or when it was missing in [`PROBE_ROUNDS`] rounds with a received plain frame. The outcome of a case is
-    /// `None` if the path lost too many plain frames to settle the case.
+    /// refused, or when it was missing in [`PROBE_ROUNDS`] rounds in which the plain frame was received. The outcome of
+    /// a case is `None` if the path lost too many plain frames to settle the case.
     pub(crate) fn probe(&mut self, plain: &Case, cases: &[Case]) -> Result<Vec<Option<Outcome>>, CheckError> {
         let mut outcomes: Vec<Option<Outcome>> = cases.iter().map(|_| None).collect();
         let mut rounds = 0;

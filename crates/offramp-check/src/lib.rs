@@ -14,10 +14,12 @@
 //! | [`report`] | the results as text, `JSON`, `XML` and a capture |
 //!
 //! The check chooses every byte of a sent frame. A packet socket sends frames with the same requests as the kernel's
-//! own stack (a partial checksum, a segmentation). Another packet socket captures the frames before they reach the
-//! receiver's stack. The only exception is UDP segmentation requested by a socket. For these cases, a UDP socket sends
-//! to a multicast group, and the kernel builds the headers. All other frames have IP addresses from `198.18.0.0/15` or
-//! `fd00::/8`, and an Ethernet destination that no host has, so no host answers.
+//! own stack (a partial checksum, a segmentation). On the receiver, another packet socket captures the frames before
+//! they reach the receiver's stack.
+//!
+//! UDP segmentation requested by a socket is an exception: a UDP socket sends to a multicast group, and the kernel
+//! builds the headers. All other frames have IP addresses from `198.18.0.0/15` or `fd00::/8`, and an Ethernet
+//! destination that no host has, so no host answers.
 
 pub mod case;
 pub mod end;

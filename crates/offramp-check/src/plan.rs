@@ -50,8 +50,8 @@ pub(crate) struct Offload {
     /// Description in a few words, as in `--list`.
     pub about: &'static str,
     pub side: Side,
-    /// ethtool's names of the offload's features. The check turns on each one that the interface offers, and needs at
-    /// least one.
+    /// ethtool's names of the offload's features. The check turns on every feature that the interface offers, and needs
+    /// at least one of them.
     pub features: Names,
     /// ethtool's names of further features that must be on for the offload.
     pub needs: Names,
@@ -235,8 +235,8 @@ pub(crate) const TAG_LEN: usize = 4;
 pub(crate) const LONG_MIN: usize = 1280;
 /// Maximum length of an IP packet in bytes.
 const PACKET_LEN_MAX: usize = 65_535;
-/// Numbers of segments in a super-frame: around powers of two, around the 17 fragments of an skb, and the maximum of
-/// UDP GRO.
+/// Numbers of segments in a super-frame. The numbers lie around powers of two, and around the 17 fragments of an skb.
+/// The largest number is the maximum of UDP GRO.
 const SEGMENTS: [u16; 13] = [2, 3, 4, 7, 8, 15, 16, 17, 18, 32, 45, 63, 64];
 const SEGMENTS_QUICK: [u16; 3] = [2, 17, 44];
 /// Small segment sizes in bytes, even and odd, in addition to sizes that fill the MTU.
@@ -330,7 +330,7 @@ fn one(len: usize, checksum: Checksum) -> Load {
     Load::One { len: len as u16, checksum }
 }
 
-/// Returns the case with a payload that leaves the packet `less` bytes below the MTU.
+/// Returns the case with a payload that makes the packet `less` bytes shorter than the MTU.
 fn filling(case: Case, mtu: usize, less: usize) -> Case {
     let len = mtu.min(PACKET_LEN_MAX) - case.packet_header_len() - less;
     let load = match case.load {

@@ -119,7 +119,7 @@ impl Reach {
         self.obstacles.iter().find(|obstacle| matches!(obstacle, Obstacle::Ip(_))).map(|obstacle| obstacle.text())
     }
 
-    /// Returns the cases that the path carries, and the causes, as texts, for which the other cases are left out.
+    /// Returns the cases that the path carries. Also returns, as texts, the reasons why the other cases are left out.
     pub(crate) fn passable(&self, cases: Vec<Case>) -> (Vec<Case>, Vec<String>) {
         let is_effective = |obstacle: &&Obstacle| cases.iter().any(|case| obstacle.stops(case));
         let causes = self.obstacles.iter().filter(is_effective).map(|obstacle| obstacle.text()).collect();

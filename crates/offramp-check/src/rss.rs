@@ -225,7 +225,8 @@ impl Rule<'_> {
         }
     }
 
-    /// Names the fault by the first alternative rule under which all observed queues are right.
+    /// Names the fault. The function tests alternative rules in turn. The first rule under which all observed queues
+    /// are right gives the name.
     fn name(&self, flows: &[Flow]) -> Fault {
         let all_right = |rule: &Self| rule.first_wrong(flows).is_none();
         let swapped: Vec<u8> = self.hash.key().chunks(4).flat_map(|word| word.iter().rev().copied()).collect();

@@ -119,8 +119,8 @@ pub fn run(
     })
 }
 
-/// Returns the names of the checks selected by a word. A word selects the check with this name. If there is none, the
-/// word names features, and selects every offload with such a feature.
+/// Returns the names of the checks selected by a word. A word selects the check with this name. Any other word names
+/// features, and selects every offload with such a feature.
 fn named(word: &str) -> Result<Vec<String>, CheckError> {
     let known = names();
     if known.contains(&word) {

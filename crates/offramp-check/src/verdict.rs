@@ -31,8 +31,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Commands that turn off the faulty offloads, one for each interface with faults.
     pub commands: Vec<String>,
-    /// Measured effects of the offloads with the verdict [`Verdict::Right`] on the interface's speed; empty unless
-    /// requested.
+    /// Measured effects on the interface's speed, for the offloads with the verdict [`Verdict::Right`]. Empty if no
+    /// measurement was requested.
     pub worth: Vec<Worth>,
 }
 

@@ -183,7 +183,7 @@ fn a_frame_with_a_wrong_checksum_overtakes_no_other() {
     assert_eq!(fault(&built, &captured), None, "it may come later");
 }
 
-/// Linux 6.18 delivered frames in the order of this test on a veth pair.
+/// On a veth pair, Linux 6.18 delivered frames in the order that this test uses.
 #[test]
 fn a_fragment_and_a_padded_datagram_overtake_what_linux_holds_and_nothing_else() {
     let allowed = Allowed { unheld_overtake: true, ..Allowed::default() };

@@ -196,8 +196,8 @@ fn wait(body: &[u8]) -> Result<Duration, Malformed> {
     Ok(Duration::from_micros(u32::from_be_bytes(usecs).into()).min(WAIT_MAX))
 }
 
-/// Encodes a received frame: the number of its queue plus 1, or 0 for an unknown queue; the length of its head; its
-/// head.
+/// Encodes a received frame in three parts: the number of its queue plus 1 (0 for an unknown queue), the length of its
+/// head, and its head.
 fn arrival_bytes(arrival: &Arrival) -> Vec<u8> {
     let number = arrival.queue.map_or(0, |queue| queue.saturating_add(1));
     [&number.to_be_bytes()[..], &[arrival.head.len() as u8], &arrival.head].concat()

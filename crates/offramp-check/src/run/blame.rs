@@ -21,14 +21,15 @@ const REPEATS: [usize; 4] = [5, 40, 400, 1600];
 /// Ratio of two numbers of repeats: with the offloads of one side off, and with the case's own setting. With a ratio of
 /// 8, the check blames a faultless side in at most 1 of 200 cases.
 const OFF_FACTOR: usize = 8;
-/// Maximum number of repeats with the number, and so the bytes, of the wrong case. Further repeats get new numbers.
+/// Maximum number of repeats that use the number of the wrong case, and thus its bytes. Further repeats get new
+/// numbers.
 const REPEATS_ALIKE: usize = 5;
 /// Maximum additional time between a frame and its delivery by a coalescing receiver.
 const HELD_MAX: Duration = Duration::from_millis(50);
 /// Maximum wait for a held frame.
 const HELD_PATIENCE: Duration = Duration::from_secs(1);
 /// Number of attempts to measure the usual delay, and number of rounds that must all show a frame held too long.
-/// Several are needed, because a busy processor can also delay frames.
+/// Several attempts and rounds are needed, because a busy processor can also delay frames.
 const HELD_LOOKS: usize = 5;
 const HELD_ROUNDS: usize = 8;
 /// Number of frames sent to detect a lossy path.

@@ -11,8 +11,8 @@ use offramp_ports::sys::NetNs;
 /// Environment variable with the number of checks of each path. Without the variable, each path is checked once.
 const RUNS: &str = "OFFRAMP_CHECK_RUNS";
 const PORT: u16 = 9;
-/// Number of datagrams in a burst. After a burst, the sender pauses for the duration of the burst, so that it uses half
-/// of a processor's time. A burst fits into the shortest queue of the path, so that the traffic alone overflows no
+/// Number of datagrams in a burst. After a burst, the sender pauses for the duration of the burst, and thus uses half
+/// of a processor's time. A burst fits into the shortest queue of the path. The traffic alone therefore overflows no
 /// queue.
 const BURST: usize = 32;
 
