@@ -89,9 +89,9 @@ fn foreign(len: usize, fill: &mut impl Rng) -> Vec<u8> {
     frame
 }
 
-/// Builds the frames of one queue: UDP and non-IP frames with the minimum length, the maximum length at Ethernet's MTU,
-/// and random lengths between them, then frames that almost fill one buffer. If `chained` is true, frames that need a
-/// chain of buffers follow. The same seed gives the same frames.
+/// Builds the frames of one queue. The first frames are UDP and non-IP frames. Their lengths are the minimum, the
+/// maximum at Ethernet's MTU, and random lengths between these. The next frames almost fill one buffer. If `chained` is
+/// true, frames that need a chain of buffers follow. The same seed gives the same frames.
 pub fn mixed(seed: u64, chained: bool) -> Vec<Vec<u8>> {
     let mut random = SmallRng::seed_from_u64(seed);
     let flow = 1024 + (seed % 60_000) as u16;

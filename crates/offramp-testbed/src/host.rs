@@ -21,7 +21,7 @@ const CAPTURE_LOOK: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RxCoalescing {
-    /// The driver raises an interrupt for received frames after at most a fixed time or a fixed number of frames.
+    /// The driver raises an interrupt after a fixed time or a fixed number of received frames, whichever comes first.
     Fixed {
         /// Maximum time in microseconds (`rx-usecs`).
         usecs: u32,
@@ -139,7 +139,7 @@ impl Drop for Capture {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic in the thread was already reported by the thread.
+            // The thread itself has reported its panic, if any.
             let _ = thread.join();
         }
     }

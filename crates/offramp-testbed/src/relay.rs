@@ -53,7 +53,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A panic in the thread was already reported by the thread.
+            // The thread itself has reported its panic, if any.
             let _ = thread.join();
         }
     }

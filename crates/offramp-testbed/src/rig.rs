@@ -182,8 +182,8 @@ impl Rig {
         QueuePair::new(adapter, &self.controls[side], queue, self.tap_queue(side, queue), wire)
     }
 
-    /// Returns a host's queue pair in a rig with a card: for host B the card's queue pair, for host A an ordinary queue
-    /// pair.
+    /// Returns a host's queue pair in a rig with a card. Host B has the card's queue pair, and host A has an ordinary
+    /// queue pair.
     fn queue_pair_with_card(
         &self,
         adapter: &AdapterConfig,

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// its ports.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time from a command to its answer. The forwarding thread shares the processor with the answering thread, and
-/// can take almost all of its time.
+/// can take almost all of the processor's time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time from the `quit` command to the end of the process.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(10);

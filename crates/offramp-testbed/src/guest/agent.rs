@@ -1,5 +1,5 @@
-//! The guest's init program, which mounts file systems, loads modules, sets up the card, and executes the commands of
-//! `offramp lab` from the second serial port.
+//! The guest's init program. The program mounts file systems, loads modules, and sets up the card. It then executes the
+//! commands that `offramp lab` sends over the second serial port.
 
 use super::image::MODULE_ORDER;
 use super::protocol::{Answer, Command, GuestTime, INTERFACE, Network, Switches};

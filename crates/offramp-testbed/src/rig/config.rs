@@ -147,7 +147,7 @@ pub struct RigConfig {
     /// Interrupt moderation of both adapters.
     #[serde(deserialize_with = "settings::moderation")]
     pub moderation: ModerationConfig,
-    /// True if the hosts segment in software (Linux' GSO) while the adapter does not.
+    /// True if the hosts segment in software (Linux' GSO) when the adapter does not segment.
     pub host_gso: bool,
     /// True if a guest coalesces in software (Linux' GRO). For a host with a TAP, [`HostSettings::gro`] enables GRO.
     pub host_gro: bool,

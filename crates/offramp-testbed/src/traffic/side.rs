@@ -530,8 +530,8 @@ impl Drop for Side {
     fn drop(&mut self) {
         self.abort();
         for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
-            // The result of the join is not needed: if the thread panicked, the report lists its stream as a stream
-            // that did not end.
+            // The result of the join is not needed. If the thread panicked, the report lists the thread's stream as a
+            // stream that did not end.
             let _ = thread.join();
         }
     }

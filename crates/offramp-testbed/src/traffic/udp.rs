@@ -142,9 +142,9 @@ impl Order {
     }
 }
 
-/// Returns whether the error of a send or receive concerns only one datagram, so that the test continues. The cause is a
-/// full queue, or an ICMP error about an earlier datagram: a connected UDP socket reports it later. The receiver detects
-/// the lost datagram by the sequence numbers.
+/// Returns whether the error of a send or receive concerns only one datagram, so that the test continues. The cause is
+/// a full queue, or an ICMP error about an earlier datagram. A connected UDP socket reports such an error at a later
+/// call. The receiver detects the lost datagram by the sequence numbers.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::ECONNREFUSED, Errno::ENOBUFS, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
     error.raw_os_error().is_some_and(|number| passing.contains(&Errno::from_raw(number)))
