@@ -139,8 +139,8 @@ impl Guest {
     /// too late. Both backends would then use the same rings.
     ///
     /// Split rings continue after the last chain used by the device. Packed rings also do so if the device uses chains
-    /// in the order in which the driver made them available. On these rings, the new backend processes all chains again
-    /// that were in flight. Other packed rings must be reset before the call ([`Guest::reset_rings`]).
+    /// in the order in which the driver made them available. On these split and packed rings, the new backend processes
+    /// the chains in flight again. Other packed rings must be reset before the call ([`Guest::reset_rings`]).
     ///
     /// With [`GuestBuilder::inflight`], packed rings are announced with the initial position, because a frontend knows
     /// only this position. The backend must read the old position from the inflight region.

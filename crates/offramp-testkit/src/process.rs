@@ -1,5 +1,5 @@
-//! Process control for tests: runs a test that counts its resources in a process of its own, and stops threads of other
-//! processes.
+//! Process control for tests: runs a test in a separate process, so that the test can count its resources, and stops
+//! threads of other processes.
 
 use std::process::Command;
 
