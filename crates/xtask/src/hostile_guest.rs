@@ -9,7 +9,7 @@
 //!
 //! Guests and daemon are placed as in `docs/deployment.md`: each guest has a separate processor, and the switch's
 //! thread has priority. The victim is also measured next to a guest that only computes, without traffic. No adapter can
-//! prevent the throughput that the victim loses to such a guest.
+//! prevent the victim's loss of throughput in this case.
 
 pub mod attack;
 mod device;

@@ -15,8 +15,8 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum pause during a transfer.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
-/// Time limit in seconds of the guest's program. The limit is shorter than the limit of a command, so that the guest
-/// answers in time.
+/// Time limit of the guest's program, in seconds. The limit is shorter than the time limit of a command in the guest,
+/// so the program ends first.
 const GUEST_TIMEOUT_SECONDS: u32 = 85;
 /// Interval between two checks for a connection.
 const LOOK: Duration = Duration::from_millis(10);

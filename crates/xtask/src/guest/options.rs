@@ -10,7 +10,7 @@ struct Factor {
     name: &'static str,
     /// The option's values. The first value is the default of a short run.
     values: &'static [&'static str],
-    /// The feature bit set by the option when on (virtio 1.3, 5.1.3 and 6).
+    /// Number of the feature bit that the option sets if it is on (virtio 1.3, 5.1.3 and 6).
     bit: Option<usize>,
     /// The option's line in the output of `ethtool -k`.
     ethtool: Option<&'static str>,

@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 /// MTU in bytes for the large cases of `gro`, whose segments are IP packets of 4096 bytes.
 const MTU: u16 = 4096;
 const HOST_MTU: &str = "4096";
-/// Time for which an adapter holds a frame for coalescing. The time is longer than an emulated sender waits between two
-/// frames of a case, and shorter than the program's 100 ms between two cases.
+/// Time for which an adapter holds a frame for coalescing. The time exceeds an emulated sender's pause between two
+/// frames of a case, but not the program's pause of 100 ms between two cases.
 const HOLD_USECS: u32 = 40_000;
 /// Time limit from the start of a receiver until its sockets exist.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);

@@ -66,7 +66,8 @@ const MAIN_SUITES: usize = 3;
 /// A set of associations to test.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The case's number among the suites, modes and extras, so that no two cases share a key.
+    /// Number of the case, unique for each combination of suite, mode, IP version and extra feature. No two cases thus
+    /// share a key.
     number: u64,
     suite: &'static str,
     algorithms: Algorithms,
