@@ -1,5 +1,5 @@
-//! Compares offramp's vhost-user backend with DPDK's, with itself under protection, or with an earlier version. The two
-//! backends take turns. The guest is a testpmd with DPDK's virtio driver.
+//! Compares offramp's vhost-user backend with another backend: DPDK's, offramp's own with protection, or the backend of
+//! an earlier version. The two backends take turns. The guest is a testpmd with DPDK's virtio driver.
 //!
 //! A hypervisor may move virtual processors between cores with a shared cache and cores without a shared cache. After a
 //! move, a result can be several times higher or lower. Each sample therefore records the placement of the two
@@ -209,8 +209,8 @@ fn measure(bench: &Bench, cell: &Cell, sides: [Side; 2], rounds: u32) -> Result<
     Ok(rows(cell, sides, &samples))
 }
 
-/// Returns a row for every placement with samples of both sides. A row uses the same number of samples of both sides:
-/// the first samples, as many as the side with fewer samples has.
+/// Returns a row for every placement with samples of both sides. A row has the same number of samples for both sides.
+/// If one side has more samples, only its first samples are used.
 fn rows(cell: &Cell, [peer, ours]: [Side; 2], samples: &[(Side, Sample)]) -> Vec<Row> {
     let of = |side, placement| {
         let same = move |(s, sample): &&(Side, Sample)| *s == side && sample.placement == placement;
