@@ -43,9 +43,9 @@ const RATE_BPS: u64 = 1_000_000_000;
 const BULK_LEN: usize = 1514;
 const BULK_TOGETHER: u32 = 10;
 const BULK_EVERY: Duration = Duration::from_nanos(FRAME_NS * BULK_TOGETHER as u64);
-/// Time of a full frame on the link, nanoseconds.
+/// Time of a full frame on the link, in nanoseconds.
 const FRAME_NS: u64 = 12_304;
-/// Length of requests and responses, bytes.
+/// Length of requests and responses, in bytes.
 const REQUEST_LEN: usize = 64;
 /// Interval between two requests in the mixed load. In this load, bulk data uses half of the link rate.
 const REQUEST_EVERY: Duration = Duration::from_micros(250);

@@ -13,9 +13,9 @@ pub use crate::metric::summarise;
 use crate::model::{Sample, Variant, Verdict};
 use offramp_testbed::stats::{Spread, median};
 
-/// Upper limit of the one-way latency of a cache line between near processors (one core complex), nanoseconds.
+/// Upper limit of the one-way latency of a cache line between near processors (one core complex), in nanoseconds.
 pub const NEAR_BELOW_NS: f64 = 120.0;
-/// Lower limit of the one-way latency of a cache line between far processors (two sockets), nanoseconds.
+/// Lower limit of the one-way latency of a cache line between far processors (two sockets), in nanoseconds.
 pub const FAR_ABOVE_NS: f64 = 450.0;
 /// Confidence level of the intervals.
 pub const CONFIDENCE: f64 = 0.95;

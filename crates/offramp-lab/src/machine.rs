@@ -101,7 +101,7 @@ pub fn busy_cpus() -> io::Result<f64> {
     Ok(worked.likely_us as f64 / elapsed_us.max(1) as f64)
 }
 
-/// Returns the one-way latency of a cache line between a host's and an adapter's processor, nanoseconds: minimum,
+/// Returns the one-way latency of a cache line between a host's and an adapter's processor, in nanoseconds: minimum,
 /// median and maximum over all samples.
 pub fn line_distance_ns(experiments: &[Experiment]) -> Option<[f64; 3]> {
     let samples = experiments.iter().flat_map(|e| &e.variants).flat_map(|v| &v.samples);

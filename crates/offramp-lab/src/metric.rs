@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes per GB, for processor time per GB.
 pub const GB: f64 = 1e9;
-/// Length of the RPC header and attributes before the data in the response to an NFS read, bytes.
+/// Length of the RPC header and attributes before the data in the response to an NFS read, in bytes.
 pub(crate) const RPC_HEADER_BYTES: u32 = 100;
 
 /// A metric.
@@ -89,17 +89,17 @@ macro_rules! metrics {
         pub struct Sample {
             /// Index of the round. Samples of the same round are compared in pairs.
             pub round: usize,
-            /// Measured time, seconds.
+            /// Measured time, in seconds.
             pub seconds: f64,
-            /// Payload in the measured time, bytes.
+            /// Payload in the measured time, in bytes.
             pub bytes: u64,
-            /// Processor time of the hosts in the measured time, seconds.
+            /// Processor time of the hosts in the measured time, in seconds.
             pub host_cpu_s: Option<f64>,
-            /// Minimum and maximum of `host_cpu_s`, seconds. The two values differ if a hypervisor took processor time,
-            /// because the system does not report whether the processor was idle or busy during that time. `None` if
-            /// the time taken by a hypervisor does not affect `host_cpu_s`.
+            /// Minimum and maximum of `host_cpu_s`, in seconds. The two values differ if a hypervisor took processor
+            /// time, because the system does not report whether the processor was idle or busy during that time. `None`
+            /// if the time taken by a hypervisor does not affect `host_cpu_s`.
             pub host_cpu_range_s: Option<[f64; 2]>,
-            /// Processor time of the adapters in the measured time, seconds.
+            /// Processor time of the adapters in the measured time, in seconds.
             pub adapter_cpu_s: Option<f64>,
             /// Busy time of the guest's processors in the measured time, seconds, as counted by the guest.
             pub guest_cpu_s: Option<f64>,
@@ -110,7 +110,7 @@ macro_rules! metrics {
                 pub $field: Option<$measured>,
             )?)+
             /// One-way latency of a cache line between the host's and the adapter's processor, before and after the
-            /// sample, nanoseconds.
+            /// sample, in nanoseconds.
             pub line_distance_ns: Option<[f64; 2]>,
             /// Mean number of processors that other programs used around the sample.
             pub other_cpus: Option<f64>,
@@ -136,17 +136,17 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Rate of received payload, bits per second.
+    /// Rate of received payload, in bits per second.
     throughput_bps: f64, gbit, "Throughput, Gbit/s", "the throughput";
     /// Requests answered per second, if the traffic consists of requests only.
     transactions_per_s: f64, count, "Transactions, 1/s", "the transactions per second";
-    /// Processor time of the hosts per 10^9 bytes of payload, seconds.
+    /// Processor time of the hosts per 10^9 bytes of payload, in seconds.
     host_cpu_s_per_gb = |sample| cpu_per_gb(sample, sample.host_cpu_s), cpu_seconds,
         "Host CPU, s/GB", "the host CPU per GB";
-    /// Processor time of the adapters per 10^9 bytes of payload, seconds.
+    /// Processor time of the adapters per 10^9 bytes of payload, in seconds.
     adapter_cpu_s_per_gb = |sample| cpu_per_gb(sample, sample.adapter_cpu_s), cpu_seconds,
         "Adapter CPU, s/GB", "the adapter CPU per GB";
-    /// Processor time of the whole machine per 10^9 bytes of payload, seconds.
+    /// Processor time of the whole machine per 10^9 bytes of payload, in seconds.
     machine_cpu_s_per_gb = |sample| cpu_per_gb(sample, sample.machine_cpu_s), cpu_seconds,
         "Whole machine's CPU, s/GB", "the whole machine's CPU per GB";
     /// Processor time of the hosts, percent of one processor: 200 % are two processors.
@@ -158,14 +158,14 @@ metrics! {
     /// Busy time of the guest's processors, percent of one guest processor, as counted by the guest.
     guest_cpu_percent = |sample| cpu_percent(sample, sample.guest_cpu_s), percent,
         "Guest CPU by its own count, % of one of its processors", "the guest's own count of CPU";
-    /// Median round-trip time of 64 bytes, microseconds. Processors can sleep between requests.
+    /// Median round-trip time of 64 bytes, in microseconds. Processors can sleep between requests.
     rtt_p50_us: f64, microseconds, "Round trip as found, median, µs", "the median round trip";
-    /// 99th percentile of the round-trip time of 64 bytes, microseconds. Processors can sleep between requests.
+    /// 99th percentile of the round-trip time of 64 bytes, in microseconds. Processors can sleep between requests.
     rtt_p99_us: f64, microseconds, "Round trip as found, 99th percentile, µs", "the 99th percentile of the round trip";
-    /// Median round-trip time of 64 bytes with processors kept awake, microseconds.
+    /// Median round-trip time of 64 bytes with processors kept awake, in microseconds.
     rtt_awake_p50_us: f64, microseconds,
         "Round trip, processors awake, median, µs", "the median round trip of processors kept awake";
-    /// 99th percentile of the round-trip time of 64 bytes with processors kept awake, microseconds.
+    /// 99th percentile of the round-trip time of 64 bytes with processors kept awake, in microseconds.
     rtt_awake_p99_us: f64, microseconds,
         "Round trip, processors awake, 99th percentile, µs",
         "the 99th percentile of the round trip of processors kept awake";
@@ -184,10 +184,10 @@ metrics! {
     lost_frames: u64, count, "Frames lost", "the lost frames";
     /// Interrupts per frame received from the link: 1 if every frame raises an interrupt.
     interrupts_per_frame: f64, share, "Interrupts per frame from the wire", "the interrupts per frame";
-    /// Median response time of the traffic's requests, microseconds. For open-loop requests, the time starts when the
-    /// request is due.
+    /// Median response time of the traffic's requests, in microseconds. For open-loop requests, the time starts when
+    /// the request is due.
     latency_p50_us: f64, microseconds, "Response time, median, µs", "the median response time";
-    /// 99th percentile of the response time of the traffic's requests, microseconds.
+    /// 99th percentile of the response time of the traffic's requests, in microseconds.
     latency_p99_us: f64, microseconds,
         "Response time, 99th percentile, µs", "the 99th percentile of the response time";
     /// Number of frames lost because the memory of host B's adapter was full (`drop`).
@@ -266,7 +266,7 @@ fn wire_frames_per_response(sample: &Sample) -> Option<f64> {
     Some(sample.wire_frames? as f64 / calls - 1.0)
 }
 
-/// Returns processor time per 10^9 bytes of payload, seconds.
+/// Returns processor time per 10^9 bytes of payload, in seconds.
 fn cpu_per_gb(sample: &Sample, cpu_s: Option<f64>) -> Option<f64> {
     (sample.bytes > 0).then_some(cpu_s? * GB / sample.bytes as f64)
 }

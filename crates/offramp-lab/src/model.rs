@@ -40,7 +40,7 @@ pub struct Machine {
     pub adapter_cpus: Vec<usize>,
     /// Description of how host and adapter processor time are separated.
     pub cpu_split: String,
-    /// One-way latency of a cache line between a host's and an adapter's processor, nanoseconds: minimum, median and
+    /// One-way latency of a cache line between a host's and an adapter's processor, in nanoseconds: minimum, median and
     /// maximum over the samples.
     pub line_distance_ns: Option<[f64; 3]>,
     /// The load of other programs. `None` in an object of an older offramp.
@@ -79,7 +79,7 @@ pub struct Guest {
     pub cpus: usize,
     /// Memory of the guest, MiB.
     pub memory_mib: u64,
-    /// Time from the guest's start to its first answer, seconds.
+    /// Time from the guest's start to its first answer, in seconds.
     pub boot_s: f64,
     /// Description of the method that switches offloads between the variants.
     pub switched: String,
@@ -90,13 +90,13 @@ pub struct Guest {
 pub struct Settings {
     /// Number of samples per variant.
     pub repeats: usize,
-    /// Measured time per sample, seconds.
+    /// Measured time per sample, in seconds.
     pub seconds: f64,
     /// TCP congestion control, set on each socket.
     pub congestion: String,
     /// Description of the threads that ran the adapters, and the reason for this choice.
     pub threads: String,
-    /// Duration of the whole run, seconds.
+    /// Duration of the whole run, in seconds.
     pub elapsed_s: f64,
 }
 

@@ -33,13 +33,13 @@ const COMPARED_ON_REQUEST: [&str; 4] = ["latency_p50_us", "latency_p99_us", "int
 /// The user's settings for all experiments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Measured time per sample, seconds.
+    /// Measured time per sample, in seconds.
     pub seconds: f64,
     /// Number of TCP streams per direction.
     pub streams: u32,
     /// TCP congestion control.
     pub congestion: String,
-    /// Link rate in experiments that do not fix the rate, bits per second. `None` for an unlimited link.
+    /// Link rate in experiments that do not fix the rate, in bits per second. `None` for an unlimited link.
     pub rate_bps: Option<u64>,
     /// MTU in experiments that do not fix the MTU, bytes.
     pub mtu: usize,

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Duration of one measurement of the distance between two processors: the latency of a cache line.
 const DISTANCE_SAMPLE: Duration = Duration::from_millis(4);
-/// Warm-up of a round-trip test, microseconds.
+/// Warm-up of a round-trip test, in microseconds.
 const RTT_WARMUP_USECS: u64 = 20_000;
 /// Time limit for an answer from a guest, in addition to the duration of the test.
 const GUEST_GRACE: Duration = Duration::from_mins(1);
@@ -65,7 +65,7 @@ impl Drop for Killed {
 struct Reading {
     at: Instant,
     processors: CpuTimes,
-    /// Idle time of each processor kept awake, nanoseconds; empty if processors can sleep.
+    /// Idle time of each processor kept awake, in nanoseconds; empty if processors can sleep.
     idle_ns: Vec<(usize, u64)>,
     adapter_ns: u64,
     counts: Counts,
@@ -420,7 +420,7 @@ fn trouble(config: &RigConfig, counts: &Counts, report: &Report) -> Sample {
     }
 }
 
-/// Returns the idle time of each processor kept awake between two readings, microseconds.
+/// Returns the idle time of each processor kept awake between two readings, in microseconds.
 fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, u64)> {
     const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
     let between = |((cpu, before), (_, after)): (&(usize, u64), &(usize, u64))| {
@@ -472,7 +472,7 @@ pub(crate) fn complete(report: Report) -> Result<Report, TestbedError> {
     Err(TestbedError::Traffic(format!("streams did not complete: {}", errors.join("; "))))
 }
 
-/// Returns the median and the 99th percentile of the response times, microseconds.
+/// Returns the median and the 99th percentile of the response times, in microseconds.
 pub(crate) fn latency_us(report: &Report) -> (Option<f64>, Option<f64>) {
     let of_calls = report.rpc.as_ref().map(|found| found.latency);
     let latency = report.transactions.as_ref().map(|found| found.latency).or(of_calls);

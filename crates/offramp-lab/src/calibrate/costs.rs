@@ -12,9 +12,9 @@ use super::setup::{HEADERS_LEN, MSS, Setup};
 use super::waits::Waits;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
-/// Maximum length of a super-frame in the model's profiles, bytes.
+/// Maximum length of a super-frame in the model's profiles, in bytes.
 pub(super) const CHUNK_LEN_MAX: f64 = 65_400.0;
-/// One-way delay of the link, as assumed in the profile, nanoseconds.
+/// One-way delay of the link, as assumed in the profile, in nanoseconds.
 pub(super) const LINK_DELAY_NS: f64 = 10_000.0;
 /// Settings of the experiment that measures round trips.
 const GIGABIT: Setup = Setup { is_gigabit: true, ..Setup::ALL_ON };
@@ -22,41 +22,41 @@ const GIGABIT: Setup = Setup { is_gigabit: true, ..Setup::ALL_ON };
 const CHECKSUMS: f64 = 2.0;
 
 named_costs! {
-    /// The costs of this machine's work, nanoseconds, and the lengths of sends and receives, bytes.
+    /// The costs of this machine's work, nanoseconds, and the lengths of sends and receives, in bytes.
     Costs {
-        /// Cost to the hosts per byte, at both ends together, nanoseconds.
+        /// Cost to the hosts per byte, at both ends together, in nanoseconds.
         byte_ns: BYTE = "host, ns/byte, both ends",
-        /// Cost to the hosts per send, nanoseconds. A send is a frame, a super-frame or an acknowledgement.
+        /// Cost to the hosts per send, in nanoseconds. A send is a frame, a super-frame or an acknowledgement.
         send_ns: SEND = "host, ns/send",
-        /// Cost to the hosts per receive, nanoseconds. A receive is a frame or a coalesced frame.
+        /// Cost to the hosts per receive, in nanoseconds. A receive is a frame or a coalesced frame.
         receive_ns: RECEIVE = "host, ns/receive",
-        /// Cost of the checksum to the hosts per sent byte, if the hosts compute the checksum, nanoseconds.
+        /// Cost of the checksum to the hosts per sent byte, if the hosts compute the checksum, in nanoseconds.
         checksum_sent_ns: CHECKSUM_SENT = "host, ns/byte checksum, sent",
-        /// Cost of the checksum to the hosts per received byte, if the hosts verify the checksum, nanoseconds. The cost
-        /// is negative if hosts with verification took less time in the measurement.
+        /// Cost of the checksum to the hosts per received byte, if the hosts verify the checksum, in nanoseconds. The
+        /// cost is negative if hosts with verification took less time in the measurement.
         checksum_received_ns: CHECKSUM_RECEIVED = "host, ns/byte checksum, received",
-        /// Additional cost to the hosts per interrupt that wakes a sleeping host, nanoseconds.
+        /// Additional cost to the hosts per interrupt that wakes a sleeping host, in nanoseconds.
         wake_ns: WAKE = "host, ns/interrupt when idle",
-        /// Additional cost to the hosts per send that wakes the adapters' thread, nanoseconds.
+        /// Additional cost to the hosts per send that wakes the adapters' thread, in nanoseconds.
         doorbell_ns: DOORBELL = "host, ns/send when adapters sleep",
-        /// Cost to the adapters per byte, including checksums, nanoseconds.
+        /// Cost to the adapters per byte, including checksums, in nanoseconds.
         adapter_byte_ns: ADAPTER_BYTE = "adapters, ns/byte",
-        /// Cost to the adapters per frame on the link, nanoseconds.
+        /// Cost to the adapters per frame on the link, in nanoseconds.
         adapter_frame_ns: ADAPTER_FRAME = "adapters, ns/frame on the wire",
-        /// Cost to the adapters per hand-over, nanoseconds. A hand-over is a frame, a super-frame or a coalesced frame
-        /// that passes from a host to an adapter or back.
+        /// Cost to the adapters per hand-over, in nanoseconds. A hand-over is a frame, a super-frame or a coalesced
+        /// frame that passes from a host to an adapter or back.
         adapter_hand_over_ns: ADAPTER_HAND_OVER = "adapters, ns/hand-over",
-        /// Cost of the checksum to the adapters per sent byte, if the adapters compute the checksum, nanoseconds.
+        /// Cost of the checksum to the adapters per sent byte, if the adapters compute the checksum, in nanoseconds.
         adapter_checksum_sent_ns: ADAPTER_CHECKSUM_SENT = "adapters, ns/byte checksum, sent",
-        /// Cost of the checksum to the adapters per received byte, if the adapters verify the checksum, nanoseconds.
+        /// Cost of the checksum to the adapters per received byte, if the adapters verify the checksum, in nanoseconds.
         adapter_checksum_received_ns: ADAPTER_CHECKSUM_RECEIVED = "adapters, ns/byte checksum, received",
         /// Mean length of a send with LSO, bytes. Acknowledgements count as sends.
         chunk_len: CHUNK_LEN = "bytes/send with LSO",
-        /// Mean length of a receive with receive coalescing, bytes. Acknowledgements count as receives.
+        /// Mean length of a receive with receive coalescing, in bytes. Acknowledgements count as receives.
         coalesced_len: COALESCED_LEN = "bytes/receive with RSC",
-        /// Mean length of a send if the link is the limit, bytes. Acknowledgements count as sends.
+        /// Mean length of a send if the link is the limit, in bytes. Acknowledgements count as sends.
         paced_sent_len: PACED_SENT_LEN = "bytes/send with LSO, link the limit",
-        /// Mean length of a receive if the link is the limit, bytes. Acknowledgements count as receives.
+        /// Mean length of a receive if the link is the limit, in bytes. Acknowledgements count as receives.
         paced_coalesced_len: PACED_COALESCED_LEN = "bytes/receive with RSC, link the limit",
         /// Frames on the link per segment: the frame of the segment, and the segment's share of an acknowledgement.
         frames_per_segment: FRAMES_PER_SEGMENT = "frames/segment",
@@ -78,7 +78,7 @@ pub(super) struct HandOvers {
     pub(super) down: f64,
     /// Hand-overs of acknowledgements from a host that are not included in `down`.
     pub(super) acks: f64,
-    /// Length of a super-frame, bytes.
+    /// Length of a super-frame, in bytes.
     pub(super) chunk_len: f64,
 }
 
@@ -147,7 +147,7 @@ impl Costs {
         2.0 * LINK_DELAY_NS + received_ns + self.send_ns * self.frames_per_segment + self.engine_ns(setup)
     }
 
-    /// Returns the processor time per segment of the adapters and of the host that sends to `receiver`, nanoseconds.
+    /// Returns the processor time per segment of the adapters and of the host that sends to `receiver`, in nanoseconds.
     pub(super) fn peer_ns(&self, receiver: &ReceiverCosts, setup: &Setup) -> f64 {
         let spared = if setup.host_checksums_received { self.adapter_checksum_received_ns } else { 0.0 };
         // Hand-overs between the receiving host and the adapters, in both directions.
@@ -158,7 +158,7 @@ impl Costs {
             + receiver.peer_hand_over_ns * hand_overs
     }
 
-    /// Returns the processor time of the adapters per segment, nanoseconds.
+    /// Returns the processor time of the adapters per segment, in nanoseconds.
     pub(super) fn engine_ns(&self, setup: &Setup) -> f64 {
         let pieces = self.hand_overs(setup);
         let sums = [

@@ -29,7 +29,7 @@ pub struct Prediction {
     pub variant: &'static str,
     /// Predicted and measured payload rate, Gbit/s.
     pub gbit_per_s: [f64; 2],
-    /// Predicted and measured processor time of the hosts per 10^9 bytes, seconds.
+    /// Predicted and measured processor time of the hosts per 10^9 bytes, in seconds.
     pub host_cpu_s_per_gb: [f64; 2],
     /// Lower and upper bound of the measured processor time of the hosts, seconds per 10^9 bytes. The bounds differ if
     /// a hypervisor took processor time.
@@ -48,13 +48,13 @@ pub enum Verdict {
 }
 
 impl Prediction {
-    /// Returns the error of the predicted throughput, percent.
+    /// Returns the error of the predicted throughput, in percent.
     #[must_use]
     pub fn throughput_error(&self) -> f64 {
         error_percent(self.gbit_per_s)
     }
 
-    /// Returns the error of the predicted processor time, percent.
+    /// Returns the error of the predicted processor time, in percent.
     #[must_use]
     pub fn cpu_error(&self) -> f64 {
         error_percent(self.host_cpu_s_per_gb)

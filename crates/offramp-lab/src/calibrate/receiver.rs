@@ -8,20 +8,20 @@ use super::setup::MSS;
 use super::units::NANOSECONDS_PER_SECOND;
 
 named_costs! {
-    /// The costs of a receive-only host and of its peer, nanoseconds.
+    /// The costs of a receive-only host and of its peer, in nanoseconds.
     ReceiverCosts {
-        /// Cost to the receiving host per byte, nanoseconds.
+        /// Cost to the receiving host per byte, in nanoseconds.
         byte_ns: RECEIVER_BYTE = "receiving host, ns/byte",
-        /// Cost to the receiving host per hand-over, nanoseconds. A hand-over is a received frame, a coalesced frame,
-        /// or a sent acknowledgement.
+        /// Cost to the receiving host per hand-over, in nanoseconds. A hand-over is a received frame, a coalesced
+        /// frame, or a sent acknowledgement.
         hand_over_ns: RECEIVER_HAND_OVER = "receiving host, ns/hand-over",
         /// Number of segments per acknowledgement without coalescing.
         segments_per_ack: RECEIVER_SEGMENTS_PER_ACK = "receiving host, segments/acknowledgement",
-        /// Cost to the processor shared by the sending host and the adapters, per byte, nanoseconds.
+        /// Cost to the processor shared by the sending host and the adapters, per byte, in nanoseconds.
         peer_byte_ns: PEER_BYTE = "its peer and adapters, ns/byte",
-        /// Cost to the shared processor per frame on the link, nanoseconds.
+        /// Cost to the shared processor per frame on the link, in nanoseconds.
         peer_frame_ns: PEER_FRAME = "its peer and adapters, ns/frame",
-        /// Cost to the shared processor per hand-over to or from the receiving host, nanoseconds.
+        /// Cost to the shared processor per hand-over to or from the receiving host, in nanoseconds.
         peer_hand_over_ns: PEER_HAND_OVER = "its peer and adapters, ns/hand-over",
     }
 }

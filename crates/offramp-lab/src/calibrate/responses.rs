@@ -17,9 +17,9 @@ use crate::model::{Experiment, Sample};
 use crate::plan::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND};
 use offramp_testbed::traffic::RR_MESSAGE_BYTES;
 
-/// Maximum error of a predicted latency percentile, percent.
+/// Maximum error of a predicted latency percentile, in percent.
 pub const LATENCY_PERCENT: f64 = 25.0;
-/// Maximum error of predicted interrupts per second, percent.
+/// Maximum error of predicted interrupts per second, in percent.
 pub const INTERRUPTS_PERCENT: f64 = 20.0;
 /// A predicted and measured figure of an experiment from which no wait was derived.
 #[derive(Clone, Debug)]
@@ -32,12 +32,12 @@ pub struct Figure {
     pub name: &'static str,
     /// Predicted and measured value.
     pub values: [f64; 2],
-    /// Maximum error, percent.
+    /// Maximum error, in percent.
     pub within_percent: f64,
 }
 
 impl Figure {
-    /// Returns the error of the prediction, percent.
+    /// Returns the error of the prediction, in percent.
     #[must_use]
     pub fn error(&self) -> f64 {
         error_percent(self.values)

@@ -8,7 +8,7 @@ use crate::model::{Experiment, Sample};
 /// Maximum uncertainty of a sample's host time, as a share of the host time. The host time is uncertain if a hypervisor
 /// takes processor time. The limit is half of the maximum error of a prediction.
 const OPEN_SHARE_MAX: f64 = CPU_PERCENT / 2.0 / 100.0;
-/// Share of the values that the trimmed mean omits at each end, percent.
+/// Share of the values that the trimmed mean omits at each end, in percent.
 const TRIMMED_PERCENT: usize = 10;
 
 /// The samples of a run.

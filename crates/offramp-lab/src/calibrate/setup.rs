@@ -1,8 +1,8 @@
 //! The settings of hosts and adapters in an experiment.
 
-/// Length of Ethernet, IPv4 and TCP headers with timestamps, bytes.
+/// Length of Ethernet, IPv4 and TCP headers with timestamps, in bytes.
 pub(super) const HEADERS_LEN: f64 = 66.0;
-/// Payload of a segment with timestamps at an MTU of 1500, bytes.
+/// Payload of a segment with timestamps at an MTU of 1500, in bytes.
 pub(super) const MSS: f64 = 1448.0;
 
 /// Settings of hosts and adapters.

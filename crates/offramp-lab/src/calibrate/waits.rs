@@ -8,20 +8,20 @@ use crate::model::Sample;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
 named_costs! {
-    /// The times that a request waits, in addition to the time of the work for the request, nanoseconds.
+    /// The times that a request waits, in addition to the time of the work for the request, in nanoseconds.
     Waits {
-        /// Minimum time from wake-up until a process runs, sum over the processes at both ends, nanoseconds.
+        /// Minimum time from wake-up until a process runs, sum over the processes at both ends, in nanoseconds.
         wake_up_ns: WAKE_UP = "both ends, ns/request until processes run",
-        /// Mean of the exponentially distributed time in addition to `wake_up_ns`, nanoseconds.
+        /// Mean of the exponentially distributed time in addition to `wake_up_ns`, in nanoseconds.
         wake_up_tail_ns: WAKE_UP_TAIL = "both ends, ns/request on top, mean",
-        /// Time from the due time of an interrupt until the adapters' thread detects the expired timer, nanoseconds.
+        /// Time from the due time of an interrupt until the adapters' thread detects the expired timer, in nanoseconds.
         timer_ns: TIMER = "adapters, ns until a timer is noticed",
     }
 }
 
 impl Waits {
     /// Derives the waits; `None` without measured round trips. `work_ns` is the time of the work for a small request
-    /// and its response, with the delay of the link, nanoseconds.
+    /// and its response, with the delay of the link, in nanoseconds.
     pub(super) fn learn(samples: Samples, work_ns: f64) -> Option<Self> {
         let ns = |of, value| samples.mean(of, value).map(|us| us * NANOSECONDS_PER_MICROSECOND);
         let (p50, p99) = (ns(PLAIN, p50_us)?, ns(PLAIN, p99_us)?);

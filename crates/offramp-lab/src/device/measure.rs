@@ -19,17 +19,17 @@ use offramp_testbed::traffic::{
     UdpParams, WARMUP_DEFAULT_USECS, Workload, run_client,
 };
 
-/// Payload of a datagram, bytes. The datagram fits an Ethernet frame over IPv6, even in a tunnel.
+/// Payload of a datagram, in bytes. The datagram fits an Ethernet frame over IPv6, even in a tunnel.
 const DATAGRAM_BYTES: u32 = 1400;
 /// Number of datagrams per UDP super-frame. The payload of 61,600 bytes is below the limit of 64 KiB.
 const DATAGRAMS: u32 = 44;
-/// Maximum duration of a round-trip test, seconds. The test is never longer than a sample.
+/// Maximum duration of a round-trip test, in seconds. The test is never longer than a sample.
 const RTT_SECONDS_MAX: f64 = 0.5;
-/// Warm-up of a round-trip test, microseconds.
+/// Warm-up of a round-trip test, in microseconds.
 const RTT_WARMUP_USECS: u64 = 50_000;
-/// Maximum duration of the test of the route to the peer, seconds.
+/// Maximum duration of the test of the route to the peer, in seconds.
 const PROBE_SECONDS_MAX: f64 = 0.2;
-/// Warm-up of the test of the route, microseconds.
+/// Warm-up of the test of the route, in microseconds.
 const PROBE_WARMUP_USECS: u64 = 20_000;
 /// Maximum time until a link is up again after a change. The link can go down, because some drivers reset the adapter.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
@@ -48,7 +48,7 @@ pub struct DeviceConfig {
     pub peer: String,
     /// Number of samples per variant, at least 1. A verdict needs two samples, and a useful verdict needs five.
     pub repeats: usize,
-    /// Measured time per sample, seconds.
+    /// Measured time per sample, in seconds.
     pub seconds: f64,
     /// Number of streams in the measured direction.
     pub streams: usize,
@@ -261,7 +261,7 @@ fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) 
     })
 }
 
-/// Returns the processor time that is neither idle nor stolen by the hypervisor, seconds.
+/// Returns the processor time that is neither idle nor stolen by the hypervisor, in seconds.
 fn busy_s(processors: &CpuTimes, elapsed_s: f64) -> f64 {
     let elapsed_us = (elapsed_s * MICROSECONDS) as u64;
     let worked: Worked = processors.all().iter().map(|time| time.worked(elapsed_us, 0)).sum();

@@ -40,7 +40,7 @@ const NAME_LETTERS_MAX: usize = 40;
 const TEXT_LETTERS_MAX: usize = 1000;
 /// Maximum value of the file's key `seconds_min`.
 const SECONDS_MIN_MAX: f64 = 60.0;
-/// Maximum processor time of the server per transaction, microseconds.
+/// Maximum processor time of the server per transaction, in microseconds.
 const WORK_USECS_MAX: u64 = 1_000_000;
 /// Maximum number of queue pairs per adapter.
 const QUEUES_MAX: u16 = 64;
@@ -79,11 +79,11 @@ struct File<S: Default> {
     group: Option<String>,
     #[serde(default)]
     bounds: Vec<Spanned<Bound>>,
-    /// Minimum measured time per sample, seconds.
+    /// Minimum measured time per sample, in seconds.
     #[serde(default)]
     seconds_min: f64,
-    /// Processor time of the server per transaction, microseconds. The number of iterations is calibrated once for all
-    /// variants.
+    /// Processor time of the server per transaction, in microseconds. The number of iterations is calibrated once for
+    /// all variants.
     #[serde(default)]
     server_work_usecs: u64,
     #[serde(default)]

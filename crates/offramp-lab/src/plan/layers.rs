@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 /// One layer of settings: values by the name of the setting.
 pub(super) type Layer = Map<String, Value>;
 
-/// Warm-up before each measured window, microseconds.
+/// Warm-up before each measured window, in microseconds.
 const WARMUP_USECS: u64 = 120_000;
-/// Warm-up with a guest, microseconds. The emulator translates code on first execution, and the guest's congestion
+/// Warm-up with a guest, in microseconds. The emulator translates code on first execution, and the guest's congestion
 /// window opens slowly.
 const GUEST_WARMUP_USECS: u64 = 300_000;
 /// Names of the settings with alternative kinds, such as the kinds of `workload`. A value of another kind replaces the

@@ -191,12 +191,12 @@ fn a_guest_sleeps_as_it_likes_and_its_driver_is_asked_where_the_adapter_hears_it
     }
 }
 
-/// Rate of the link in the experiments on old Ethernet cards, bits per second.
+/// Rate of the link in the experiments on old Ethernet cards, in bits per second.
 const CARD_BPS: u64 = 10_000_000;
 
 #[test]
 fn the_slow_bus_alone_is_slower_than_the_line() {
-    // Length of a full frame, bytes: without and with preamble, FCS and gap (IEEE 802.3).
+    // Length of a full frame, in bytes: without and with preamble, FCS and gap (IEEE 802.3).
     let (frame_len, wire_len) = (1514, 1538);
     let wire_ns = wire_len * 8 * 1_000_000_000 / CARD_BPS;
     let copy_ns = |name, of| variant(name, of).rig.card.faults.bus.copy_ns(frame_len);

@@ -8,7 +8,7 @@ use crate::compare;
 use crate::metric::TOTAL_WORK;
 use crate::model::{Experiment, Machine, Sample, Variant, Verdict};
 
-/// Minimum load at which a processor counts as the limit, percent.
+/// Minimum load at which a processor counts as the limit, in percent.
 const BUSY_PERCENT: f64 = 90.0;
 /// Load above which the hosts must have run on several processors, percent of one processor.
 const ONE_PROCESSOR_PERCENT: f64 = 105.0;

@@ -8,7 +8,7 @@ pub fn gbit(bps: f64) -> String {
     if (f64::MIN_POSITIVE..SLOW_BPS).contains(&bps) { format!("{:.4}", bps / 1e9) } else { format!("{:.2}", bps / 1e9) }
 }
 
-/// Rate below which Mbit/s is the better unit, bits per second.
+/// Rate below which Mbit/s is the better unit, in bits per second.
 pub const SLOW_BPS: f64 = 1e8;
 
 /// Formats bits per second as Mbit/s.

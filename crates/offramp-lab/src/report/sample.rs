@@ -112,7 +112,7 @@ fn experiment(name: &str, question: &str, metrics: &[&str], rates: &[Rates]) -> 
     }
 }
 
-/// Moderation policies with invented figures: interrupts per frame, median and 99th percentile of the latency,
+/// Moderation policies with invented figures: interrupts per frame, median and 99th percentile of the latency, in
 /// microseconds.
 const POLICIES: [(&str, [f64; 3]); 7] = [
     ("off", [0.93, 61.0, 140.0]),

@@ -29,7 +29,7 @@ pub fn guest(guest: &Guest) -> String {
 /// TCP metrics that are shown only for experiments with impaired cards or links. Every TCP test measures these metrics,
 /// but without impairments they are not relevant.
 const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall_s"];
-/// Minimum duration at which a stall of a TCP connection is shown, seconds: half of Linux' minimum retransmission
+/// Minimum duration at which a stall of a TCP connection is shown, in seconds: half of Linux' minimum retransmission
 /// timeout.
 const STALL_TOLD_S: f64 = 0.1;
 

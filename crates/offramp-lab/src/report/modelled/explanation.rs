@@ -72,7 +72,7 @@ pub fn chart(outcome: &Outcome) -> Figure {
     })
 }
 
-/// Returns the utilization of a resource, percent: all parts of the time except idle time.
+/// Returns the utilization of a resource, in percent: all parts of the time except idle time.
 fn busy(parts: &[Part]) -> f64 {
     parts.iter().filter(|part| !is_rest(part.name)).map(|part| part.percent).sum()
 }
