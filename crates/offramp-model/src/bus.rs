@@ -120,7 +120,7 @@ impl Bus {
 mod tests {
     use super::*;
 
-    /// Returns the transfer time of a frame of 1518 bytes, microseconds.
+    /// Returns the transfer time of a frame of 1518 bytes, in microseconds.
     fn frame_us(width: u64, cycles: u64, clock_hz: u64) -> u64 {
         let isa = IsaTransfers { clock_hz, width, cycles, recovery_cycles: 0, contention_ppm: PPM };
         isa.time(1518).0.div_ceil(1_000_000)

@@ -95,7 +95,7 @@ pub enum Placement {
 pub struct SendConfig {
     /// Window and congestion control of the sender.
     pub sender: SenderConfig,
-    /// Maximum length of a send passed to the adapter, bytes: one segment, or a super-frame.
+    /// Maximum length of a send passed to the adapter, in bytes: one segment, or a super-frame.
     pub chunk_len: u64,
     /// Send buffer: maximum number of unacknowledged bytes written by a process.
     pub buffer: u64,
@@ -191,7 +191,7 @@ pub enum CoalescedBy {
 pub struct EngineConfig {
     pub segment_time: Span,
     pub receive_time: Span,
-    /// Rate of encryption and decryption in the adapter, bits per second; 0 if the adapter does not encrypt.
+    /// Rate of encryption and decryption in the adapter, in bits per second; 0 if the adapter does not encrypt.
     #[serde(skip)]
     pub crypt_bps: u64,
     /// Share of encrypted bytes, parts per million.
@@ -217,7 +217,7 @@ pub struct PeerConfig {
     #[serde(skip)]
     pub sender: SenderConfig,
     pub service_time: Span,
-    /// Rate of a slower link in front of the peer, bits per second; 0 without a slower link.
+    /// Rate of a slower link in front of the peer, in bits per second; 0 without a slower link.
     #[serde(skip)]
     pub hop_bps: u64,
     #[serde(skip)]
@@ -265,10 +265,10 @@ pub struct ExchangeConfig {
     /// direction send in round-robin order.
     #[serde(skip)]
     pub flows: [u64; 2],
-    /// Length of a request or datagram, bytes; 0 for raw frames, because no process touches a raw frame.
+    /// Length of a request or datagram, in bytes; 0 for raw frames, because no process touches a raw frame.
     #[serde(skip)]
     pub request_len: u64,
-    /// Length of a response, bytes; 0 if no response is sent, or if the response is the forwarded frame.
+    /// Length of a response, in bytes; 0 if no response is sent, or if the response is the forwarded frame.
     #[serde(skip)]
     pub response_len: u64,
     /// `true` if the host forwards received frames through a second adapter.
@@ -297,7 +297,7 @@ pub struct WorkloadConfig {
     #[serde(skip)]
     pub workload: Workload,
     pub flows: u64,
-    /// Total length of Ethernet, IP and TCP headers, including options, bytes.
+    /// Total length of Ethernet, IP and TCP headers, including options, in bytes.
     #[serde(skip)]
     pub headers_len: u64,
     pub write_size: u64,

@@ -14,9 +14,9 @@ use minijinja::value::Serde;
 use serde::Serialize;
 use strum::VariantArray;
 
-/// Minimum utilization at which a resource counts as the limit of a run, percent.
+/// Minimum utilization at which a resource counts as the limit of a run, in percent.
 const FULL_PERCENT: f64 = 97.0;
-/// Minimum utilization at which a bus counts as the limit of a run, percent. Transactions of different lengths never
+/// Minimum utilization at which a bus counts as the limit of a run, in percent. Transactions of different lengths never
 /// fill a bus completely.
 const BUS_FULL_PERCENT: f64 = 93.0;
 /// Relative change of each parameter in the search for the limit of a run without a saturated resource.
@@ -32,16 +32,16 @@ const LIMITS_MAX: usize = 3;
 pub struct Part {
     /// Name for display.
     pub name: &'static str,
-    /// Time per frame, microseconds.
+    /// Time per frame, in microseconds.
     pub us_per_frame: f64,
-    /// Share of the measured time, percent.
+    /// Share of the measured time, in percent.
     pub percent: f64,
 }
 
 /// Breakdown of the time of a run, per frame of the direction with more frames.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
-    /// Mean time from one frame to the next, microseconds.
+    /// Mean time from one frame to the next, in microseconds.
     pub us_between_frames: f64,
     /// Activities of the link, and the link's idle time and gaps.
     pub line: Vec<Part>,
@@ -51,7 +51,7 @@ pub struct Explanation {
     pub processor: Vec<Part>,
     /// Activities and idle time of each processor, by index of the processor; empty for a single processor.
     pub processors: Vec<Vec<Part>>,
-    /// Mean wait of a frame in the adapter's memory, microseconds.
+    /// Mean wait of a frame in the adapter's memory, in microseconds.
     pub ring_wait_us: f64,
     /// Limit of the run: lost frames in the adapter's memory, or else the name of the saturated resource. If no frame
     /// is lost and no resource is saturated, the text says so.

@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// Length of preamble and start frame delimiter, in byte times (IEEE 802.3 4.2).
 pub const PREAMBLE_LEN: u64 = 8;
-/// Length of the frame check sequence, bytes.
+/// Length of the frame check sequence, in bytes.
 pub const FCS_LEN: u64 = 4;
 /// Length of the jam after a collision, in byte times (IEEE 802.3 4.2.3.2.4: 32 bits).
 const JAM_LEN: u64 = 4;
@@ -44,7 +44,7 @@ pub type Station = usize;
 /// The properties of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Rate, bits per second.
+    /// Rate, in bits per second.
     pub rate_bps: u64,
     /// `true` if both stations can send at the same time.
     pub full_duplex: bool,

@@ -68,7 +68,8 @@ fn latency(outcome: &Outcome, value: fn(&Latency) -> f64) -> f64 {
     outcome.latency.as_ref().map_or(f64::NAN, value)
 }
 
-/// Returns the host's processor time per byte of payload, nanoseconds. The value is NaN if no payload was transferred.
+/// Returns the host's processor time per byte of payload, in nanoseconds. The value is NaN if no payload was
+/// transferred.
 fn cpu_ns_per_byte(outcome: &Outcome) -> f64 {
     const PICOSECONDS_PER_NANOSECOND: f64 = 1e3;
     let processors = outcome.processors as f64;

@@ -41,7 +41,7 @@ use workload::Workload;
 /// Maximum length of a chain of `extends`, files.
 const EXTENDS_MAX: usize = 16;
 const SYSTEM: &str = "system";
-/// Maximum length of a profile's file, bytes: a hundred times the longest profile shipped with offramp.
+/// Maximum length of a profile's file, in bytes: a hundred times the longest profile shipped with offramp.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// Reasons to reject a profile.

@@ -15,10 +15,10 @@ const IPV4_HEADER_LEN: usize = 20;
 const TRANSPORT_AT: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
 /// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM_AT: u16 = 6;
-/// Payload of a fragment at an MTU of 1500, bytes. RFC 791 requires a multiple of 8.
+/// Payload of a fragment at an MTU of 1500, in bytes. RFC 791 requires a multiple of 8.
 const FRAGMENT_PAYLOAD_LEN: u16 = 1480;
-/// Length of the headers before the data in the reply to an NFS read, bytes. The RPC header has 24 bytes (RFC 1057 8:
-/// xid, type, status, an empty verifier, acceptance). The NFS result before the data has 76 bytes (RFC 1094 2.2.7:
+/// Length of the headers before the data in the reply to an NFS read, in bytes. The RPC header has 24 bytes (RFC 1057
+/// 8: xid, type, status, an empty verifier, acceptance). The NFS result before the data has 76 bytes (RFC 1094 2.2.7:
 /// status, 17 words of attributes, length).
 pub const REPLY_HEADER_LEN: usize = 100;
 /// Length of a request's frame without FCS, bytes: 42 of headers, 24 of an RPC call, 60 of credentials, 44 of NFS. The
@@ -127,7 +127,7 @@ pub(crate) fn first_reply_frame(size: usize, from: Endpoint, to: Endpoint) -> Re
 }
 
 const TCP_HEADER_LEN: usize = 20;
-/// Total length of the headers of a TCP super-frame, bytes.
+/// Total length of the headers of a TCP super-frame, in bytes.
 const TCP_HEADERS_LEN: usize = TRANSPORT_AT + TCP_HEADER_LEN;
 
 /// Builds a TCP super-frame as sent by a host: `len` bytes of the stream, starting at byte `sequence`.

@@ -52,11 +52,11 @@ pub enum Ranges {
 pub struct Factor {
     /// Definition of the parameter.
     pub key: &'static Key,
-    /// Value in the profile, base units.
+    /// Value in the profile, in base units.
     pub value: u64,
-    /// Lower end of the range, base units.
+    /// Lower end of the range, in base units.
     pub low: u64,
-    /// Upper end of the range, base units.
+    /// Upper end of the range, in base units.
     pub high: u64,
     /// `true` for a linear range, as for an interval. `false` for a geometric range.
     pub is_linear: bool,
@@ -80,7 +80,7 @@ impl Factor {
         Self { key, value, low: low.max(key.min).max(1), high: high.min(key.max), is_linear: false }
     }
 
-    /// Returns the value at a relative position from 0 to 1 in the range, base units.
+    /// Returns the value at a relative position from 0 to 1 in the range, in base units.
     fn at(&self, place: f64) -> u64 {
         between(self.key, [self.low, self.high], !self.is_linear, place)
     }

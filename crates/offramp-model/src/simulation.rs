@@ -80,7 +80,7 @@ pub enum ModelError {
     /// retransmission timers expired.
     #[error("the run is stuck at {at_us} us: {waiting}")]
     Stalled {
-        /// Virtual time of the error, microseconds.
+        /// Virtual time of the error, in microseconds.
         at_us: u64,
         /// Description of the waiting connections and calls.
         waiting: String,
@@ -91,7 +91,7 @@ pub enum ModelError {
          profile's intervals and rates"
     )]
     Crowded {
-        /// Virtual time of the error, microseconds.
+        /// Virtual time of the error, in microseconds.
         at_us: u64,
         /// Number of events within `SPAN_MIN_US`.
         events: u64,
@@ -102,7 +102,7 @@ pub enum ModelError {
          the run is slow or stuck"
     )]
     Nothing {
-        /// End of the run, microseconds.
+        /// End of the run, in microseconds.
         until_us: u64,
         /// Description of the waiting connections and calls.
         waiting: String,

@@ -6,5 +6,5 @@ mod sender;
 pub use receiver::{AckPolicy, Received, Receiver};
 pub use sender::{Segment, Sender, SenderConfig, Variant};
 
-/// Total length of an Ethernet, an IPv4 and a TCP header without options, bytes.
+/// Total length of an Ethernet, an IPv4 and a TCP header without options, in bytes.
 pub const HEADERS_LEN: u64 = 54;

@@ -15,9 +15,9 @@ use support::line::ScriptedLine;
 
 /// Number of consecutive frames in a reply of 16 KiB.
 const BURST_FRAMES: u64 = 12;
-/// Time of a full frame and its gap on a link of 1 Gbit/s, nanoseconds.
+/// Time of a full frame and its gap on a link of 1 Gbit/s, in nanoseconds.
 const FRAME_NS: u64 = 12_304;
-/// Interrupt delay, microseconds: far longer than a burst, and shorter than the timeout of an RPC.
+/// Interrupt delay, in microseconds: far longer than a burst, and shorter than the timeout of an RPC.
 const WAIT_USECS: u32 = 20_000;
 /// Frame threshold of the moderation: more than any ring of this test holds.
 const WAITING_FRAMES_MAX: u32 = 1000;

@@ -11,7 +11,7 @@ const JOBS: usize = 400_000;
 const WITHIN: f64 = 0.04;
 const NS: f64 = 1000.0;
 
-/// Draws the service time of a job, nanoseconds.
+/// Draws the service time of a job, in nanoseconds.
 type Service = fn(&mut ChaCha8Rng) -> f64;
 
 /// A class of jobs, with arrival rate and service time.
@@ -32,7 +32,7 @@ struct Job {
     service: Span,
 }
 
-/// Returns the mean wait of each class, nanoseconds: the time from arrival to completion, without the service time.
+/// Returns the mean wait of each class, in nanoseconds: the time from arrival to completion, without the service time.
 fn mean_waits(classes: &[Class]) -> Vec<f64> {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let mut events = EventQueue::default();

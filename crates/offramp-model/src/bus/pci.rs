@@ -55,7 +55,7 @@ pub const PCI_33_32: Pci = Pci {
 };
 
 impl Pci {
-    /// Returns the maximum length of a burst with this command, bytes.
+    /// Returns the maximum length of a burst with this command, in bytes.
     pub fn burst_len(&self, command: Command) -> u64 {
         let len = match command {
             Command::Write | Command::ReadMultiple => self.burst_len_max,
@@ -81,12 +81,12 @@ impl Pci {
         Span::of_cycles(self.clocks(command, bytes), self.clock_hz)
     }
 
-    /// Returns the rate of back-to-back bursts of `burst_len` bytes, bytes per second.
+    /// Returns the rate of back-to-back bursts of `burst_len` bytes, in bytes per second.
     pub fn bytes_per_second(&self, burst_len: u64) -> u64 {
         burst_len * self.clock_hz / self.clocks_in_bursts(burst_len, burst_len)
     }
 
-    /// Returns the rate during data phases, bytes per second: the upper limit for any burst length.
+    /// Returns the rate during data phases, in bytes per second: the upper limit for any burst length.
     pub fn bytes_per_second_max(&self) -> u64 {
         self.width * self.clock_hz / (1 + self.wait_states)
     }

@@ -16,10 +16,10 @@ use super::{PPM, Transfer, Transfers};
 use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
 use serde::Deserialize;
 
-/// Overhead of a memory read or write with a 64-bit address, bytes: 8 for sequence number, LCRC and framing, and 16 for
-/// the header. Source: PCI Express Base Specification 3.0, 2.2, 3.6, 4.2.2.
+/// Overhead of a memory read or write with a 64-bit address, in bytes: 8 for sequence number, LCRC and framing, and 16
+/// for the header. Source: PCI Express Base Specification 3.0, 2.2, 3.6, 4.2.2.
 const REQUEST_HEADER_LEN: u64 = 24;
-/// Overhead of a completion, bytes: 8 for sequence number, LCRC and framing, and 12 for the header.
+/// Overhead of a completion, in bytes: 8 for sequence number, LCRC and framing, and 12 for the header.
 const COMPLETION_HEADER_LEN: u64 = 20;
 /// Optional end-to-end CRC of a packet, bytes (2.7).
 const ECRC_LEN: u64 = 4;
@@ -31,7 +31,7 @@ const SKIP_INTERVAL: f64 = 1538.0;
 /// Length of header and framing of a transaction layer packet in the formula for the acknowledgement limit, bytes
 /// (3.5.3.1).
 const ACK_FORMULA_OVERHEAD: f64 = 28.0;
-/// Length of a register, bytes.
+/// Length of a register, in bytes.
 pub const REGISTER_LEN: u64 = 4;
 
 /// A PCI Express link, with the adapter and the root complex at its two ends.
@@ -243,7 +243,7 @@ impl Pcie {
     }
 }
 
-/// Returns the payload rate with one transfer of `bytes` per `interval`, bits per second.
+/// Returns the payload rate with one transfer of `bytes` per `interval`, in bits per second.
 pub fn payload_bps(bytes: u64, interval: Span) -> f64 {
     bytes as f64 * 8.0 * PICOSECONDS_PER_SECOND as f64 / interval.0.max(1) as f64
 }

@@ -45,7 +45,7 @@ pub struct Use {
 }
 
 impl PciX {
-    /// Returns the longest transaction that ends at a disconnect boundary, bytes.
+    /// Returns the longest transaction that ends at a disconnect boundary, in bytes.
     pub fn burst_len(&self) -> u64 {
         (self.burst_len_max - self.burst_len_max % DISCONNECT_BOUNDARY_LEN).max(DISCONNECT_BOUNDARY_LEN)
     }

@@ -19,7 +19,7 @@ use offramp_adapter::port::Arrival;
 use offramp_impair::memory::{Fate, Memory, MemoryConfig};
 use serde::Deserialize;
 
-/// Duration of a simulation of several PCI masters, clocks.
+/// Duration of a simulation of several PCI masters, in clocks.
 const CYCLES: u64 = 1_000_000;
 
 /// Returns the environment for expressions and texts of cases.

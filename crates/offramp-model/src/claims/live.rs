@@ -54,7 +54,7 @@ pub struct LiveRun {
     pub has_guest: bool,
     /// Number of samples per variant.
     pub repeats: usize,
-    /// Measured time per sample, seconds.
+    /// Measured time per sample, in seconds.
     pub seconds: f64,
     /// Names of the experiments in the run.
     pub experiments: Vec<String>,

@@ -167,7 +167,7 @@ pub(super) struct Posted {
     pub(super) piece: usize,
 }
 
-/// Size of a memory page, bytes. The payload of a super-frame consists of pages.
+/// Size of a memory page, in bytes. The payload of a super-frame consists of pages.
 pub(super) const PAGE_LEN: u64 = 4096;
 
 /// The state of an adapter between bus and link: the FIFOs, the engine and the posted frames.

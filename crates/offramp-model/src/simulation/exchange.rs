@@ -25,11 +25,11 @@ use strum::EnumCount;
 /// Maximum number of outstanding exchanges. While this number of exchanges is outstanding, every further exchange that
 /// becomes due is lost.
 const UNDER_WAY_MAX: usize = 1 << 16;
-/// Maximum latency of the histogram, nanoseconds: one hour.
+/// Maximum latency of the histogram, in nanoseconds: one hour.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 /// Significant digits of a recorded latency: the error is below 0.1 %.
 const DIGITS: u8 = 3;
-/// Overhead of a frame in a socket's buffer, bytes: an `sk_buff` or an mbuf.
+/// Overhead of a frame in a socket's buffer, in bytes: an `sk_buff` or an mbuf.
 const BUFFER_HEADER_LEN: u64 = 256;
 /// Divisor of the exchanges due: a run is reported as growing if its outstanding exchanges grow by more than 1/100 of
 /// the exchanges due.
@@ -106,7 +106,7 @@ const QUEUES: [&str; 3] = ["ring", "backlog", "output queue"];
 struct Kind {
     /// Relative frequency of this class.
     weight: u64,
-    /// Frame lengths of a request, and of a response, bytes.
+    /// Frame lengths of a request, and of a response, in bytes.
     frames: [Vec<u64>; 2],
     /// Number of bytes that a completed exchange adds to the throughput: payload of both messages, or length of the raw
     /// frame.
@@ -250,7 +250,7 @@ impl Exchanges {
         &self.kinds[self.slots[message.slot].kind].frames[usize::from(message.is_response)]
     }
 
-    /// Returns the length of a request's longest frame, bytes.
+    /// Returns the length of a request's longest frame, in bytes.
     pub(super) fn frame_len_max(&self) -> u64 {
         self.kinds.iter().flat_map(|kind| kind.frames[0].iter().copied()).max().unwrap_or(FRAME_LEN_MIN)
     }
@@ -269,7 +269,7 @@ impl Exchanges {
         self.kinds.iter().position(is_below).unwrap_or(0)
     }
 
-    /// Returns the size of a request in the socket's buffer, bytes.
+    /// Returns the size of a request in the socket's buffer, in bytes.
     pub(super) fn request_buffer_len(&self) -> u64 {
         self.kinds[0].frames[0].iter().map(|len| len + BUFFER_HEADER_LEN).sum()
     }

@@ -34,7 +34,7 @@ pub struct Latency {
     pub under_way_at_start: u64,
     /// Number of outstanding exchanges at the end of the measured time.
     pub under_way_at_end: u64,
-    /// Mean age of the outstanding exchanges at the end of the measured time, limited to the measured time,
+    /// Mean age of the outstanding exchanges at the end of the measured time, limited to the measured time, in
     /// microseconds.
     pub under_way_at_end_us: f64,
     /// `true` if the number of outstanding exchanges grew by more than one burst, and by more than 1 % of the exchanges
@@ -42,17 +42,17 @@ pub struct Latency {
     pub grows: bool,
     /// Mean number of raw frames in each queue of the host.
     pub queues: Vec<QueueMean>,
-    /// Mean latency of an exchange from its due time to its completion, microseconds.
+    /// Mean latency of an exchange from its due time to its completion, in microseconds.
     pub mean_us: f64,
-    /// Median latency, microseconds.
+    /// Median latency, in microseconds.
     pub p50_us: f64,
-    /// 95th percentile of the latency, microseconds.
+    /// 95th percentile of the latency, in microseconds.
     pub p95_us: f64,
-    /// 99th percentile of the latency, microseconds.
+    /// 99th percentile of the latency, in microseconds.
     pub p99_us: f64,
-    /// 99.9th percentile of the latency, microseconds.
+    /// 99.9th percentile of the latency, in microseconds.
     pub p999_us: f64,
-    /// Maximum latency, microseconds.
+    /// Maximum latency, in microseconds.
     pub max_us: f64,
     /// Parts of the mean latency, by stage.
     pub parts: Vec<LatencyPart>,
@@ -81,14 +81,14 @@ pub struct QueueMean {
 pub struct LatencyPart {
     /// Name of the stage.
     pub name: &'static str,
-    /// Mean time in the stage, microseconds.
+    /// Mean time in the stage, in microseconds.
     pub mean_us: f64,
 }
 
 /// A bucket of the histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LatencyBucket {
-    /// Upper end of the bucket, nanoseconds. The lower end is the upper end of the previous bucket.
+    /// Upper end of the bucket, in nanoseconds. The lower end is the upper end of the previous bucket.
     pub up_to_ns: u64,
     /// Number of exchanges in the bucket.
     pub count: u64,

@@ -14,7 +14,7 @@ use super::state::{Event, Job, Simulation};
 use crate::cpu::Priority;
 use crate::time::{PICOSECONDS_PER_MICROSECOND, Span, Time};
 
-/// Length of a jiffy at `CONFIG_HZ=1000`, picoseconds. An aggregate begun in an earlier jiffy is passed to the stack
+/// Length of a jiffy at `CONFIG_HZ=1000`, in picoseconds. An aggregate begun in an earlier jiffy is passed to the stack
 /// instead of being held.
 const JIFFY_PS: u64 = 1000 * PICOSECONDS_PER_MICROSECOND;
 

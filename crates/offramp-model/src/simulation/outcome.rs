@@ -192,9 +192,9 @@ growing! {
 /// The load of one processor of the host over the measured time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessorLoad {
-    /// Utilization of the processor, percent.
+    /// Utilization of the processor, in percent.
     pub busy_percent: f64,
-    /// Utilization by interrupt handlers, softirqs and processes, percent.
+    /// Utilization by interrupt handlers, softirqs and processes, in percent.
     pub busy_percent_by_priority: [f64; PRIORITIES.len()],
     /// Processor time of the jobs submitted in the measured time, by activity.
     #[serde(skip)]
@@ -222,7 +222,7 @@ pub struct QueueLoad {
 /// The result of a run over the measured time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Throughput, bytes per second: payload of streams and messages, or length of raw frames.
+    /// Throughput, in bytes per second: payload of streams and messages, or length of raw frames.
     pub bytes_per_second: f64,
     /// Throughput in KiB (1024 bytes) per second, the `KB` of `ttcp`.
     pub kib_per_second: f64,
@@ -230,7 +230,7 @@ pub struct Outcome {
     pub sent_bytes_per_second: f64,
     /// Number of processors of the host.
     pub processors: u64,
-    /// Utilization of the busiest processor, percent.
+    /// Utilization of the busiest processor, in percent.
     pub busiest_processor_percent: f64,
     /// Load of each processor, by index of the processor.
     pub processor_loads: Vec<ProcessorLoad>,
@@ -240,29 +240,29 @@ pub struct Outcome {
     pub line_is_shared: bool,
     /// `true` if both directions share the time of the bus (PCI and PCI-X).
     pub bus_is_shared: bool,
-    /// Mean utilization of the processors, percent.
+    /// Mean utilization of the processors, in percent.
     pub cpu_percent: f64,
-    /// Mean utilization by interrupt handlers, softirqs and processes, percent.
+    /// Mean utilization by interrupt handlers, softirqs and processes, in percent.
     pub cpu_percent_by_priority: [f64; PRIORITIES.len()],
     /// Interrupts per second.
     pub interrupts_per_second: f64,
     /// Frames received by the adapter, per second.
     pub frames_per_second: f64,
-    /// Utilization of the link by frames from the host, and by frames from the peer, percent.
+    /// Utilization of the link by frames from the host, and by frames from the peer, in percent.
     pub line_percent: [f64; 2],
     /// Utilization of the bus by transfers to the host, and from the host, percent, if the adapter is bus master.
     pub bus_percent: [f64; 2],
-    /// Mean time of a frame in the adapter's memory until the driver reads the frame, microseconds.
+    /// Mean time of a frame in the adapter's memory until the driver reads the frame, in microseconds.
     pub ring_wait_us: f64,
     /// Mean number of segments in flight per connection, sampled at each acknowledgement.
     pub in_flight_segments: f64,
-    /// Measured time, seconds.
+    /// Measured time, in seconds.
     pub seconds: f64,
     /// Number of events in the whole run, including warm-up.
     pub events: u64,
     /// Name of the workload.
     pub workload: &'static str,
-    /// Time of a full frame on the link, without the gap, microseconds.
+    /// Time of a full frame on the link, without the gap, in microseconds.
     pub frame_time_us: f64,
     /// Latency of requests, datagrams or raw frames; `None` for other workloads.
     pub latency: Option<Latency>,
@@ -334,7 +334,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the utilization of the bus, or of its busier direction, percent.
+    /// Returns the utilization of the bus, or of its busier direction, in percent.
     pub fn bus_limit_percent(&self) -> f64 {
         let [to_host, from_host] = self.bus_percent;
         if self.bus_is_shared { to_host + from_host } else { to_host.max(from_host) }

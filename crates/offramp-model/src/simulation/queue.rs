@@ -55,7 +55,7 @@ pub(super) struct Driver {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aggregate {
     pub(super) frame: Frame,
-    /// Payload of the first segment, bytes.
+    /// Payload of the first segment, in bytes.
     pub(super) piece: u64,
     /// Number of frames of the link that were coalesced into this frame.
     pub(super) segments: u64,
@@ -107,7 +107,7 @@ pub(super) struct Handling {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Completed {
     pub(super) sends: u64,
-    /// Payload of completed datagrams, bytes.
+    /// Payload of completed datagrams, in bytes.
     pub(super) datagram_bytes: u64,
 }
 
@@ -225,7 +225,7 @@ pub(super) struct Polls {
     pub(super) waiting: Vec<usize>,
 }
 
-/// Maximum length of a coalesced frame, bytes: the longest IP packet and an Ethernet header.
+/// Maximum length of a coalesced frame, in bytes: the longest IP packet and an Ethernet header.
 const COALESCED_LEN_MAX: u64 = 65_535 + 14;
 
 /// Coalesces consecutive segments of a connection in the same way as offramp's own code

@@ -197,9 +197,9 @@ pub(super) struct Simulation {
     pub(super) datagram_frames: Vec<u64>,
     /// `true` while the process waits for room to send another datagram.
     pub(super) datagram_waits: bool,
-    /// Payload of all datagrams sent so far, bytes.
+    /// Payload of all datagrams sent so far, in bytes.
     pub(super) datagram_bytes_sent: u64,
-    /// Payload of datagrams whose completion is not yet processed by the host, bytes.
+    /// Payload of datagrams whose completion is not yet processed by the host, in bytes.
     pub(super) datagram_bytes: u64,
     pub(super) exchanges: Option<Exchanges>,
     /// Number of frames in the backlog of each processor, between interrupt handler and protocol.

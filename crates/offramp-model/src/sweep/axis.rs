@@ -12,9 +12,9 @@ pub enum Values {
     Listed(Vec<u64>),
     /// All values between two ends, including both ends.
     Range {
-        /// Lower end, base units.
+        /// Lower end, in base units.
         from: u64,
-        /// Upper end, base units.
+        /// Upper end, in base units.
         to: u64,
         /// `true` for equal ratios between values, `false` for equal differences.
         is_log: bool,
@@ -71,7 +71,7 @@ impl Axis {
         Ok(Self { key, values: Values::Range { from, to, is_log: false, count } })
     }
 
-    /// Returns the values on a grid, base units.
+    /// Returns the values on a grid, in base units.
     pub(super) fn listed(&self) -> Result<Vec<u64>, SweepError> {
         match &self.values {
             Values::Listed(values) => Ok(values.clone()),
@@ -86,7 +86,7 @@ impl Axis {
         }
     }
 
-    /// Returns the value at a relative position from 0 to 1 in the range of the axis, base units.
+    /// Returns the value at a relative position from 0 to 1 in the range of the axis, in base units.
     pub(super) fn at(&self, place: f64) -> u64 {
         match &self.values {
             Values::Listed(values) => {
@@ -103,7 +103,7 @@ impl Axis {
     }
 }
 
-/// Returns the value of a parameter at a relative position from 0 to 1 in a range, base units. `is_log` selects a
+/// Returns the value of a parameter at a relative position from 0 to 1 in a range, in base units. `is_log` selects a
 /// geometric range.
 pub(crate) fn between(key: &Key, [from, to]: [u64; 2], is_log: bool, place: f64) -> u64 {
     let (low, high) = (from as f64, to as f64);

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 pub struct AckPolicy {
     /// Number of in-order segments that one acknowledgement covers (RFC 1122 4.2.3.2: at most two full segments).
     pub segments_per_ack: u32,
-    /// Payload of a full segment, bytes. A coalesced frame counts as several segments.
+    /// Payload of a full segment, in bytes. A coalesced frame counts as several segments.
     #[serde(skip)]
     pub mss: u64,
-    /// Receive buffer, bytes. The offered window has this length when all data have been read.
+    /// Receive buffer, in bytes. The offered window has this length when all data have been read.
     #[serde(rename = "receive_window")]
     pub window: u64,
 }

@@ -46,13 +46,13 @@ const CUBIC_C_TENTHS: i128 = 4;
 /// The state of CUBIC.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cubic {
-    /// Congestion window at the last loss, at most the receiver's window, bytes.
+    /// Congestion window at the last loss, at most the receiver's window, in bytes.
     window_max: u64,
     /// Start of the window's growth after the last loss.
     epoch: Option<Time>,
-    /// Time from `epoch` until the window is back at `window_max`, milliseconds.
+    /// Time from `epoch` until the window is back at `window_max`, in milliseconds.
     k_ms: i128,
-    /// Congestion window that Reno would have reached since `epoch`, bytes.
+    /// Congestion window that Reno would have reached since `epoch`, in bytes.
     reno: u64,
 }
 
@@ -68,7 +68,7 @@ fn cube_root(value: u128) -> u128 {
 /// The settings of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct SenderConfig {
-    /// Payload of a full segment, bytes.
+    /// Payload of a full segment, in bytes.
     #[serde(skip)]
     pub mss: u64,
     /// Congestion control variant.
@@ -79,7 +79,7 @@ pub struct SenderConfig {
     /// Initial congestion window, segments.
     #[serde(rename = "initial_window")]
     pub initial_window_segments: u64,
-    /// Window that the receiver offers at the start, bytes.
+    /// Window that the receiver offers at the start, in bytes.
     #[serde(skip)]
     pub window: u64,
 }
@@ -89,7 +89,7 @@ pub struct SenderConfig {
 pub struct Segment {
     /// First byte of the range.
     pub start: u64,
-    /// Length of the range, bytes.
+    /// Length of the range, in bytes.
     pub len: u64,
     /// `true` if the range was sent before.
     pub is_retransmission: bool,
@@ -163,7 +163,7 @@ impl Sender {
         self.nxt - self.una
     }
 
-    /// Returns the congestion window, bytes. [`Variant::GoBackN`] has no congestion window, and uses the receiver's
+    /// Returns the congestion window, in bytes. [`Variant::GoBackN`] has no congestion window, and uses the receiver's
     /// window.
     pub fn cwnd(&self) -> u64 {
         if self.config.variant == Variant::GoBackN { self.window } else { self.cwnd }

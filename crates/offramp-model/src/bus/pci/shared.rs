@@ -15,16 +15,16 @@ use serde::Serialize;
 pub struct Master {
     /// Bus command of the master.
     pub command: Command,
-    /// Length of a packet, bytes.
+    /// Length of a packet, in bytes.
     pub packet_len: u64,
-    /// Maximum length of a transaction, bytes.
+    /// Maximum length of a transaction, in bytes.
     pub burst_len: u64,
     /// Minimum clocks between the starts of two packets; 0 if the next packet is always ready.
     pub packet_cycles: u64,
-    /// Wait states of the master per data phase, clocks.
+    /// Wait states of the master per data phase, in clocks.
     pub wait_states: u64,
-    /// Length of a transaction without wait states, bytes. The master disconnects instead of inserting wait states, and
-    /// requests the bus again once this number of bytes is ready. `None` if the master inserts wait states.
+    /// Length of a transaction without wait states, in bytes. The master disconnects instead of inserting wait states,
+    /// and requests the bus again once this number of bytes is ready. `None` if the master inserts wait states.
     pub disconnect_len: Option<u64>,
     /// Clocks from a retry until the master repeats the request.
     pub retry_cycles: u64,
@@ -35,11 +35,11 @@ pub struct Master {
 pub struct SharedBus {
     /// Timing of the bus.
     pub pci: Pci,
-    /// Minimum time for which the owner of the bus can use the bus while other masters wait, clocks.
+    /// Minimum time for which the owner of the bus can use the bus while other masters wait, in clocks.
     pub latency_timer: u64,
-    /// Time from the first attempt of a read until the bridge has the data, clocks.
+    /// Time from the first attempt of a read until the bridge has the data, in clocks.
     pub fetch_cycles: u64,
-    /// Duration of a transaction that ends with a retry, clocks.
+    /// Duration of a transaction that ends with a retry, in clocks.
     pub retry_overhead_cycles: u64,
     /// `true` for split reads: the bridge sends the data in its own transaction, and the master does not retry.
     pub is_split: bool,
@@ -49,7 +49,7 @@ pub struct SharedBus {
 pub const SHARED_33_32: SharedBus =
     SharedBus { pci: PCI_33_32, latency_timer: 64, fetch_cycles: 12, retry_overhead_cycles: 4, is_split: false };
 
-/// Length of a full frame, rounded to whole words, bytes.
+/// Length of a full frame, rounded to whole words, in bytes.
 pub const PACKET_LEN: u64 = 1516;
 
 /// A master that writes full frames, one burst each.
@@ -78,7 +78,7 @@ pub struct Counts {
     pub splits: u64,
     /// Clocks during which the master owned the bus.
     pub owned_cycles: u64,
-    /// Time from the clock at which a packet is ready until its last byte has been moved, summed over all packets,
+    /// Time from the clock at which a packet is ready until its last byte has been moved, summed over all packets, in
     /// clocks.
     pub packet_cycles: u64,
 }

@@ -45,7 +45,7 @@ pub struct Measured {
     pub host: String,
     /// Kind of transfers by the adapter.
     pub transfers: Transfers,
-    /// Median latency of a read of 64 bytes in this host, nanoseconds.
+    /// Median latency of a read of 64 bytes in this host, in nanoseconds.
     pub read_latency_ns: u64,
     /// Size of a transfer in bytes, and payload rate in Gbit/s.
     pub rates: Vec<(u64, f64)>,
@@ -58,7 +58,7 @@ impl Measured {
     }
 }
 
-/// Returns the link of profile `pcie-3x8` with this read latency, nanoseconds.
+/// Returns the link of profile `pcie-3x8` with this read latency, in nanoseconds.
 ///
 /// # Panics
 /// Never panics: the profile is part of the program, and tests load it.
