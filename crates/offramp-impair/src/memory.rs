@@ -43,9 +43,9 @@ pub struct PacketMemory<W> {
     free: Vec<Vec<u8>>,
     /// The last frame taken by the reader, lent to the reader until its next call.
     lent: Vec<u8>,
-    /// Time up to which all arrivals are in the memory or lost, nanoseconds.
+    /// Time up to which all arrivals are in the memory or lost, in nanoseconds.
     now_ns: u64,
-    /// Departure time of each frame waiting to be sent, nanoseconds.
+    /// Departure time of each frame waiting to be sent, in nanoseconds.
     sending: VecDeque<u64>,
     /// The counts already added to the port's counters.
     counted: MemoryCounts,

@@ -3,11 +3,11 @@
 use crate::OutOfRange;
 use std::ops::RangeInclusive;
 
-/// Valid bus rates, bytes per second.
+/// Valid bus rates, in bytes per second.
 pub const BUS_BYTES_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
-/// Valid values of the additional bus time per frame, nanoseconds.
+/// Valid values of the additional bus time per frame, in nanoseconds.
 pub const FRAME_NS: RangeInclusive<u64> = 0..=1_000_000_000;
-/// Valid values of the additional delay on the wire, nanoseconds.
+/// Valid values of the additional delay on the wire, in nanoseconds.
 pub const DELAY_NS: RangeInclusive<u64> = 0..=10_000_000_000;
 /// Valid values of `loss_one_in` and `duplicate_one_in` in [`FaultConfig`], and of [`VerdictConfig::one_in`].
 pub const ONE_IN: RangeInclusive<u32> = 2..=1_000_000_000;
@@ -19,7 +19,7 @@ pub const REVERSE_FRAMES: RangeInclusive<usize> = 2..=1024;
 pub struct BusConfig {
     /// Bytes copied per second, in both directions together; `None` if a copy takes no time.
     pub bytes_per_second: Option<u64>,
-    /// Additional time per frame, nanoseconds: the time of the interrupt handler, of register accesses, and of the
+    /// Additional time per frame, in nanoseconds: the time of the interrupt handler, of register accesses, and of the
     /// driver's other work for the frame.
     pub frame_ns: u64,
 }
@@ -59,7 +59,7 @@ pub struct FaultConfig {
     /// Number of received frames per duplicated frame: the wire delivers one frame in each group of this size twice.
     /// `None`: no duplicates.
     pub duplicate_one_in: Option<u32>,
-    /// Additional delay of each frame on the wire, nanoseconds.
+    /// Additional delay of each frame on the wire, in nanoseconds.
     pub delay_ns: u64,
     /// Number of frames in a group. The host receives each group in reverse order. `None`: the order stays unchanged.
     pub reverse_frames: Option<usize>,
@@ -104,7 +104,7 @@ impl BusConfig {
         *self == Self::default()
     }
 
-    /// Returns the time to copy a frame of `len` bytes, nanoseconds.
+    /// Returns the time to copy a frame of `len` bytes, in nanoseconds.
     pub fn copy_ns(&self, len: usize) -> u64 {
         const NANOSECONDS: u128 = 1_000_000_000;
         let rate = |rate: u64| len as u128 * NANOSECONDS / u128::from(rate.max(1));

@@ -26,13 +26,13 @@ pub struct Slow<W> {
     bus: BusConfig,
     /// `true` if the host sends no frame while a received frame is being copied or waits for its copy.
     receive_first: bool,
-    /// End time of the latest copy that has begun, nanoseconds.
+    /// End time of the latest copy that has begun, in nanoseconds.
     bus_free_ns: u64,
     /// The received frame being copied, with the end time of the copy as its arrival time.
     reading: Option<Arrival>,
-    /// Time up to which all copies are finished, nanoseconds.
+    /// Time up to which all copies are finished, in nanoseconds.
     now_ns: u64,
-    /// Time at which the copy of the last transmitted frame ends, nanoseconds.
+    /// Time at which the copy of the last transmitted frame ends, in nanoseconds.
     written_ns: u64,
     /// Frames copied for the host and not yet taken, each with the time at which its copy ended.
     ready: VecDeque<(u64, Vec<u8>)>,

@@ -14,21 +14,21 @@ pub const TRANSMIT_BUFFER_PAGES_DP8390: usize = 6;
 /// Number of transmit buffers in the layout of Linux's drivers: the host fills one buffer while the card sends the
 /// other buffer.
 pub const TRANSMIT_BUFFERS_DP8390: usize = 2;
-/// Time for which a DP8390 stops after an overflow of its ring, nanoseconds. The data sheet requires 1.6 ms; Linux's
+/// Time for which a DP8390 stops after an overflow of its ring, in nanoseconds. The data sheet requires 1.6 ms; Linux's
 /// driver waits at least 10 ms (`lib8390.c`, `ei_rx_overrun`).
 pub const RECOVER_NS_DP8390: u64 = 10_000_000;
 
-/// Valid memory sizes, bytes: from the length of the shortest frame to more than any card has.
+/// Valid memory sizes, in bytes: from the length of the shortest frame to more than any card has.
 pub const RECEIVE_BYTES: RangeInclusive<usize> = LINE_FRAME_LEN_MIN..=1 << 30;
 /// Valid numbers of pages in the receive ring, including the page that is always free.
 pub const RECEIVE_PAGES: RangeInclusive<usize> = 2..=1 << 20;
-/// Valid page sizes, bytes.
+/// Valid page sizes, in bytes.
 pub const PAGE_LEN: RangeInclusive<usize> = 64..=65_536;
 /// Valid numbers of descriptors in a receive ring.
 pub const RECEIVE_RING_ENTRIES: RangeInclusive<usize> = 1..=1 << 20;
 /// Valid numbers of transmit buffers.
 pub const TRANSMIT_BUFFERS: RangeInclusive<usize> = 1..=1 << 16;
-/// Valid recovery times, nanoseconds.
+/// Valid recovery times, in nanoseconds.
 pub const RECOVER_NS: RangeInclusive<u64> = 1..=10_000_000_000;
 
 /// The memory for received frames until the host has read them out.
@@ -63,7 +63,7 @@ pub enum OverflowPolicy {
     /// ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop), counted as missed by Linux's 8390 drivers). While the
     /// adapter is stopped, the host still reads frames out of the memory.
     StopAndRecover {
-        /// Time from the loss of the frame until frames are accepted again, nanoseconds.
+        /// Time from the loss of the frame until frames are accepted again, in nanoseconds.
         recover_ns: u64,
     },
 }
@@ -83,8 +83,8 @@ pub struct MemoryConfig {
     pub policy: OverflowPolicy,
 }
 
-/// Valid memory sizes of a whole card, bytes: from both transmit buffers and two receive pages up to the controller's
-/// address space.
+/// Valid memory sizes of a whole card, in bytes: from both transmit buffers and two receive pages up to the
+/// controller's address space.
 pub const CARD_BYTES: RangeInclusive<usize> =
     (TRANSMIT_BUFFERS_DP8390 * TRANSMIT_BUFFER_PAGES_DP8390 + 2) * PAGE_LEN_DP8390..=65_536;
 

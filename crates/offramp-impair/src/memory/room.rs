@@ -50,7 +50,7 @@ pub struct Memory {
     held: VecDeque<Held>,
     units: usize,
     is_read: bool,
-    /// Time before which arriving frames are lost, nanoseconds.
+    /// Time before which arriving frames are lost, in nanoseconds.
     stopped_until_ns: u64,
     frame_len_max: usize,
     burst_frames: u64,
