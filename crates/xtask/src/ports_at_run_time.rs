@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(add.median <= ADD_MS_MAX && port_kib <= PORT_KIB_MAX && is_seen_soon)
 }
 
-/// Returns the duration of `work`, milliseconds.
+/// Returns the duration of `work`, in milliseconds.
 fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<f64> {
     let began = Instant::now();
     work()?;
