@@ -101,9 +101,9 @@ macro_rules! metrics {
             pub host_cpu_range_s: Option<[f64; 2]>,
             /// Processor time of the adapters in the measured time, in seconds.
             pub adapter_cpu_s: Option<f64>,
-            /// Busy time of the guest's processors in the measured time, seconds, as counted by the guest.
+            /// Busy time of the guest's processors in the measured time, in seconds, as counted by the guest.
             pub guest_cpu_s: Option<f64>,
-            /// Processor time of the whole machine in the measured time, seconds, as counted by the system.
+            /// Processor time of the whole machine in the measured time, in seconds, as counted by the system.
             pub machine_cpu_s: Option<f64>,
             $($(
                 /// See [`Variant`].
@@ -149,13 +149,13 @@ metrics! {
     /// Processor time of the whole machine per 10^9 bytes of payload, in seconds.
     machine_cpu_s_per_gb = |sample| cpu_per_gb(sample, sample.machine_cpu_s), cpu_seconds,
         "Whole machine's CPU, s/GB", "the whole machine's CPU per GB";
-    /// Processor time of the hosts, percent of one processor: 200 % are two processors.
+    /// Processor time of the hosts, in percent of one processor: 200 % are two processors.
     host_cpu_percent = |sample| cpu_percent(sample, sample.host_cpu_s), percent,
         "Host CPU, % of one processor", "the hosts' share of a processor";
-    /// Processor time of the adapters, percent of one processor.
+    /// Processor time of the adapters, in percent of one processor.
     adapter_cpu_percent = |sample| cpu_percent(sample, sample.adapter_cpu_s), percent,
         "Adapter CPU, % of one processor", "the adapters' share of a processor";
-    /// Busy time of the guest's processors, percent of one guest processor, as counted by the guest.
+    /// Busy time of the guest's processors, in percent of one guest processor, as counted by the guest.
     guest_cpu_percent = |sample| cpu_percent(sample, sample.guest_cpu_s), percent,
         "Guest CPU by its own count, % of one of its processors", "the guest's own count of CPU";
     /// Median round-trip time of 64 bytes, in microseconds. Processors can sleep between requests.
@@ -206,7 +206,7 @@ metrics! {
     dsacks: u64, count, "Spurious TCP retransmits (DSACK)", "the spurious retransmits";
     /// Median TCP congestion window of the senders over the measured time, segments.
     cwnd_segments: f64, segments, "TCP congestion window, segments", "the congestion window";
-    /// Longest time without data delivered by TCP within the measured time, seconds, with a resolution of 0.01 s.
+    /// Longest time without data delivered by TCP within the measured time, in seconds, with a resolution of 0.01 s.
     stall_s: f64, seconds, "Longest stall, s", "the longest stall";
     /// Number of RPC requests retransmitted after a timeout.
     rpc_retransmits: u64, count, "RPC retransmits", "the RPC retransmits";

@@ -157,7 +157,8 @@ const UNACCOUNTED_SHARE_NOTED: f64 = 0.1;
 /// Returns the machine's processor time not attributed to hosts or adapters, as a share of one processor.
 fn unaccounted_share(sample: &Sample) -> Option<f64> {
     let is_explained = sample.guest_cpu_s.is_none();
-    // With a guest as host A, the processor time of host B is part of neither the hosts' nor the adapters' time.
+    // With a guest as host A, neither the hosts' nor the adapters' time contains the processor time of host B. The
+    // unattributed time is then not computed.
     let machine = sample.machine_cpu_s.filter(|_| is_explained && sample.seconds > 0.0)?;
     Some((machine - sample.host_cpu_s? - sample.adapter_cpu_s?).abs() / sample.seconds)
 }

@@ -19,7 +19,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Duration of one measurement of the distance between two processors: the latency of a cache line.
+/// Duration of one measurement of the distance between two processors, which is the one-way latency of a cache line.
 const DISTANCE_SAMPLE: Duration = Duration::from_millis(4);
 /// Warm-up of a round-trip test, in microseconds.
 const RTT_WARMUP_USECS: u64 = 20_000;

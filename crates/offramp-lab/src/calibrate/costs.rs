@@ -22,7 +22,7 @@ const GIGABIT: Setup = Setup { is_gigabit: true, ..Setup::ALL_ON };
 const CHECKSUMS: f64 = 2.0;
 
 named_costs! {
-    /// The costs of this machine's work, nanoseconds, and the lengths of sends and receives, in bytes.
+    /// The costs of this machine's work, in nanoseconds, and the lengths of sends and receives, in bytes.
     Costs {
         /// Cost to the hosts per byte, at both ends together, in nanoseconds.
         byte_ns: BYTE = "host, ns/byte, both ends",
@@ -183,12 +183,12 @@ impl SwitchedChecksum {
         Ok(Self { by_hosts: samples.get((experiment, "off"))?, by_adapters: samples.get((experiment, "on"))? })
     }
 
-    /// Returns the cost of the checksum to the hosts, nanoseconds per byte.
+    /// Returns the cost of the checksum to the hosts, in nanoseconds per byte.
     fn host_ns(&self) -> f64 {
         self.by_hosts.host_ns - self.by_adapters.host_ns
     }
 
-    /// Returns the cost of the checksum to the adapters, nanoseconds per byte. The result is at most half of
+    /// Returns the cost of the checksum to the adapters, in nanoseconds per byte. The result is at most half of
     /// `adapter_byte_ns`, which includes both checksums.
     fn adapter_ns(&self, adapter_byte_ns: f64) -> f64 {
         (self.by_adapters.adapter_ns - self.by_hosts.adapter_ns).clamp(0.0, adapter_byte_ns / CHECKSUMS)

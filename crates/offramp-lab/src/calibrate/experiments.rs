@@ -60,7 +60,7 @@ pub(super) const PLAIN: (&str, &str) = (ROUND_TRIPS, "off");
 pub(super) const CAPPED: (&str, &str) = (ROUND_TRIPS, "8000/s");
 /// Variants from which the waits are derived.
 const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];
-/// Maximum time from the first waiting frame to the interrupt in the lab's variant "50 us or 32", microseconds.
+/// Maximum time from the first waiting frame to the interrupt in the lab's variant "50 us or 32", in microseconds.
 const COALESCED_US: f64 = 50.0;
 
 /// The moderation of a variant of the lab, and the corresponding settings of the model. The settings are the value of

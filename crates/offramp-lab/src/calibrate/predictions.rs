@@ -31,8 +31,8 @@ pub struct Prediction {
     pub gbit_per_s: [f64; 2],
     /// Predicted and measured processor time of the hosts per 10^9 bytes, in seconds.
     pub host_cpu_s_per_gb: [f64; 2],
-    /// Lower and upper bound of the measured processor time of the hosts, seconds per 10^9 bytes. The bounds differ if
-    /// a hypervisor took processor time.
+    /// Lower and upper bound of the measured processor time of the hosts, in seconds per 10^9 bytes. The bounds differ
+    /// if a hypervisor took processor time.
     pub measured_range_s_per_gb: [f64; 2],
 }
 

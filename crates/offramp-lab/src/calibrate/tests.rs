@@ -41,7 +41,7 @@ const TRUE_RECEIVER: ReceiverCosts = ReceiverCosts {
     peer_hand_over_ns: 1000.0,
 };
 
-/// Length of preamble, frame check sequence and gap on the link, bytes (IEEE 802.3 3.1.1, 4.4.2).
+/// Length of preamble, frame check sequence and gap on the link, in bytes (IEEE 802.3 3.1.1, 4.4.2).
 const LINE_OVERHEAD_LEN: f64 = 24.0;
 
 /// Returns the time of a payload byte on the link, or 0 if the link is not the limit.

@@ -10,7 +10,7 @@ use crate::model::{Experiment, Machine, Sample, Variant, Verdict};
 
 /// Minimum load at which a processor counts as the limit, in percent.
 const BUSY_PERCENT: f64 = 90.0;
-/// Load above which the hosts must have run on several processors, percent of one processor.
+/// Load above which the hosts must have run on several processors, in percent of one processor.
 const ONE_PROCESSOR_PERCENT: f64 = 105.0;
 /// Relative change up to which a processor time per byte counts as the same.
 const SAME_WORK: f64 = 0.05;

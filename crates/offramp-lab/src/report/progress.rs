@@ -14,7 +14,7 @@ pub struct Step<'a> {
     pub total: usize,
     /// Name of the experiment.
     pub experiment: &'a str,
-    /// Estimated remaining time of the run, seconds, if known.
+    /// Estimated remaining time of the run, in seconds, if known.
     pub left_s: Option<f64>,
 }
 
