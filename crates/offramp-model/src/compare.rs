@@ -42,12 +42,12 @@ pub struct Comparison {
     pub workload: &'static str,
     /// Metrics: throughput, processor utilization, latency and counters.
     pub metrics: Vec<Compared>,
-    /// Time of each activity of the link, microseconds per KiB of payload. Frame sizes can differ between the systems,
-    /// so times per frame are not comparable.
+    /// Time of each activity of the link, in microseconds per KiB of payload. Frame sizes can differ between the
+    /// systems, so times per frame are not comparable.
     pub line_us_per_kib: Vec<Compared>,
-    /// Time of each activity of the bus, microseconds per KiB of payload; empty if the adapter is not bus master.
+    /// Time of each activity of the bus, in microseconds per KiB of payload; empty if the adapter is not bus master.
     pub bus_us_per_kib: Vec<Compared>,
-    /// Time of each activity of the processors, microseconds per KiB of payload.
+    /// Time of each activity of the processors, in microseconds per KiB of payload.
     pub processor_us_per_kib: Vec<Compared>,
     /// Limit of each system: lost frames in the adapter's memory, or the name of the saturated resource. If no frame is
     /// lost and no resource is saturated, the text says so.

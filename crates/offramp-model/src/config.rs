@@ -50,16 +50,16 @@ pub struct Costs {
     pub copy_fs_per_byte: u64,
     #[serde(rename = "write_copy_time")]
     pub write_copy_fs_per_byte: u64,
-    /// Time to verify the checksum, femtoseconds per received byte; 0 if the adapter verifies checksums.
+    /// Time to verify the checksum, in femtoseconds per received byte; 0 if the adapter verifies checksums.
     #[serde(skip)]
     pub checksum_fs_per_byte: u64,
-    /// Time to verify the checksum because a capture runs, femtoseconds per received byte; 0 without a capture.
+    /// Time to verify the checksum because a capture runs, in femtoseconds per received byte; 0 without a capture.
     #[serde(skip)]
     pub capture_fs_per_byte: u64,
-    /// Time to compute the checksum, femtoseconds per sent byte; 0 if the adapter computes checksums.
+    /// Time to compute the checksum, in femtoseconds per sent byte; 0 if the adapter computes checksums.
     #[serde(skip)]
     pub send_checksum_fs_per_byte: u64,
-    /// Time to encrypt or decrypt on the processor, femtoseconds per byte, averaged over encrypted and unencrypted
+    /// Time to encrypt or decrypt on the processor, in femtoseconds per byte, averaged over encrypted and unencrypted
     /// bytes.
     #[serde(skip)]
     pub crypt_fs_per_byte: u64,

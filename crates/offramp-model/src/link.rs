@@ -28,8 +28,8 @@ pub const FRAME_LEN_MIN: u64 = 60;
 /// The slot time of the back-off, in byte times (IEEE 802.3 4.4.2: 512 bit times; 4096 at 1 Gbit/s).
 const SLOT_LEN: u64 = 64;
 const SLOT_LEN_GIGABIT: u64 = 512;
-/// Maximum rate of a half-duplex link, bits per second (IEEE 802.3 4.4.2). At this rate, a short frame is extended to
-/// the length of a slot (4.2.3.4).
+/// Maximum rate of a half-duplex link, in bits per second (IEEE 802.3 4.4.2). At this rate, a short frame is extended
+/// to the length of a slot (4.2.3.4).
 const GIGABIT: u64 = 1_000_000_000;
 /// Maximum number of doublings of the back-off (IEEE 802.3 4.2.3.2.5).
 const BACKOFF_DOUBLINGS_MAX: u32 = 10;

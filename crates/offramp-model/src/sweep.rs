@@ -228,8 +228,8 @@ struct FingerprintPart {
     /// Name for display.
     name: &'static str,
     text: String,
-    /// `true` if the words of `text` are independent of each other. A message about a difference then names single
-    /// words.
+    /// `true` if the words of `text` are independent of each other. A message about a difference between two sweeps
+    /// then names the differing words.
     has_words: bool,
 }
 

@@ -21,14 +21,14 @@ use serde::Deserialize;
 const REQUEST_HEADER_LEN: u64 = 24;
 /// Overhead of a completion, in bytes: 8 for sequence number, LCRC and framing, and 12 for the header.
 const COMPLETION_HEADER_LEN: u64 = 20;
-/// Optional end-to-end CRC of a packet, bytes (2.7).
+/// Length of the optional end-to-end CRC of a packet, in bytes (2.7).
 const ECRC_LEN: u64 = 4;
-/// Length of an acknowledgement or a credit update on the link, including 2 bytes of framing, bytes (3.5).
+/// Length of an acknowledgement or a credit update on the link, including 2 bytes of framing, in bytes (3.5).
 const DLLP_LEN: f64 = 8.0;
 /// Length of a skip ordered set, and the interval between two skip ordered sets, symbols (4.2.7).
 const SKIP_LEN: f64 = 4.0;
 const SKIP_INTERVAL: f64 = 1538.0;
-/// Length of header and framing of a transaction layer packet in the formula for the acknowledgement limit, bytes
+/// Length of header and framing of a transaction layer packet in the formula for the acknowledgement limit, in bytes
 /// (3.5.3.1).
 const ACK_FORMULA_OVERHEAD: f64 = 28.0;
 /// Length of a register, in bytes.

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 /// Clocks of the attribute phase (PCI-X Addendum 1.0a, 2.5).
 pub const ATTRIBUTE_CYCLES: u64 = 1;
-/// Distance between allowable disconnect boundaries, bytes (2.2). A transaction can be interrupted only at such a
+/// Distance between allowable disconnect boundaries, in bytes (2.2). A transaction can be interrupted only at such a
 /// boundary.
 pub const DISCONNECT_BOUNDARY_LEN: u64 = 128;
 /// Clocks of the data phase in a split response to a read request (2.10.2).

@@ -28,8 +28,8 @@ impl Simulation {
     }
 
     /// Returns whether a station is behind by at least `frames` frames of `len` bytes. A station is behind if this
-    /// number of frames waits in its queue. A station is also behind if its link (the first adapter's), or the peer's
-    /// slower link, is booked for the time of this number of frames.
+    /// number of frames waits in its queue. A station is also behind if earlier frames occupy its link (the first
+    /// adapter's), or the peer's slower link, for at least the time of this number of frames.
     pub(super) fn is_behind(&self, station: Station, frames: u64, len: u64) -> bool {
         let state = &self.adapters[0].stations[station];
         let hop = Span::of_bytes_at(len, self.config.peer.hop_bps);

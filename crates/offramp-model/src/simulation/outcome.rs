@@ -250,7 +250,7 @@ pub struct Outcome {
     pub frames_per_second: f64,
     /// Utilization of the link by frames from the host, and by frames from the peer, in percent.
     pub line_percent: [f64; 2],
-    /// Utilization of the bus by transfers to the host, and from the host, percent, if the adapter is bus master.
+    /// Utilization of the bus by transfers to the host, and from the host, in percent, if the adapter is bus master.
     pub bus_percent: [f64; 2],
     /// Mean time of a frame in the adapter's memory until the driver reads the frame, in microseconds.
     pub ring_wait_us: f64,

@@ -12,7 +12,7 @@ use crate::config::Workload;
 use crate::cpu::Priority;
 use crate::time::{Span, Time};
 
-/// Maximum data length of a UDP datagram, bytes (RFC 768 and 791).
+/// Maximum data length of a UDP datagram, in bytes (RFC 768 and 791).
 pub(super) const DATAGRAM_LEN_MAX: u64 = 65_507;
 
 impl Simulation {

@@ -273,7 +273,7 @@ impl Sender {
         self.cwnd = (self.cwnd + by).min(self.config.window.max(mss) * 2);
     }
 
-    /// Returns the growth of CUBIC's window, bytes (RFC 9438 4.2 to 4.5).
+    /// Returns the growth of CUBIC's window, in bytes (RFC 9438 4.2 to 4.5).
     fn grow_cubic(&mut self, now: Time, acked: u64) -> u64 {
         const MS: u64 = 1_000_000_000;
         const MS3_PER_S3: i128 = 1_000_000_000;
