@@ -304,8 +304,8 @@ impl Exchange<'_> {
         Ok(is_right.then(|| last - begun))
     }
 
-    /// Sends a batch, and captures until all frames are received or no frame is received within the patience. Returns
-    /// the kernel's refusals and the captured frames by case, and the time of the last frame.
+    /// Sends a batch. Then captures until all frames are received, or until no further frame is received for
+    /// `patience`. Returns the kernel's refusals and the captured frames by case, and the time of the last frame.
     fn send(&mut self, batch: &[(Identity, Built)]) -> Result<Sending, CheckError> {
         let mut capture = Capture::new(batch, self.run, self.patience);
         let mut refused = BTreeMap::new();

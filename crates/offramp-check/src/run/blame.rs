@@ -221,7 +221,7 @@ impl Direction<'_> {
     }
 
     /// Returns whether no repeat of a case shows a changed frame, and at least one of the first repeats has all frames
-    /// as expected. Single repeats of the case may be lost or refused.
+    /// as expected. Some of the repeats may be lost or refused.
     fn is_right(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<bool, CheckError> {
         self.apply(setting)?;
         let allowed = self.allowed();
