@@ -17,7 +17,7 @@ use std::net::{IpAddr, TcpListener};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// First command-line argument that makes this program the agent of a guest.
+/// First command-line argument of this program if it runs as the agent of a guest.
 pub const ARGUMENT: &str = "guest-agent";
 /// Device of the second serial port, for commands. The kernel's console uses the first serial port.
 const PORT: &str = "/dev/ttyS1";

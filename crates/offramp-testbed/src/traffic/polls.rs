@@ -11,8 +11,9 @@ const WINDOWS_MAX: usize = 60_000;
 /// Results of the polls at one end.
 pub(super) struct Polls {
     due: Instant,
-    /// Number of bytes carried at the last poll that found progress; `moved` is the time of that poll.
+    /// Number of bytes carried at the last poll that found progress.
     progress: u64,
+    /// Time of the last poll that found progress.
     moved: Instant,
     stall: Duration,
     windows: Vec<u32>,

@@ -259,7 +259,8 @@ fn bulk_data_keeps_to_its_rate() {
     let bulk = BulkParams { length_bytes: 8 * 1024, rate_bps, ..BulkParams::default() };
     for params in [Params { workload: Workload::Bulk(bulk), streams: 2, ..timed() }, mixed(rate_bps)] {
         let (report, _) = server.run(&params);
-        // A sender may make up for a delay of 10 ms, and a part of a write may fall into the measured window.
+        // A sender may make up for a delay of 10 ms, and a part of a write may fall into the measured window. Both
+        // effects can raise the measured rate above `rate_bps`.
         let most = rate_bps as f64 * 1.2;
         assert!(report.throughput_bps > 0.0 && report.throughput_bps < most, "{report}");
     }
