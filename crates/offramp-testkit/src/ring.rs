@@ -150,12 +150,13 @@ impl Virtqueue {
         either!(self, ring => ring.take_used())
     }
 
-    /// Returns the untaken used chains (see [`SplitDriver::snoop_used`]).
+    /// Returns the used chains that `take_used` has not returned yet (see [`SplitDriver::snoop_used`]).
     pub fn snoop_used(&mut self) -> Vec<Used> {
         either!(self, ring => ring.snoop_used())
     }
 
-    /// Returns the number of untaken used chains already seen (see [`SplitDriver::snapshot_len`]).
+    /// Returns how many of the used chains found by the last scan remain to be taken (see
+    /// [`SplitDriver::snapshot_len`]).
     pub fn snapshot_len(&self) -> usize {
         either!(self, ring => ring.snapshot_len())
     }
@@ -175,7 +176,7 @@ impl Virtqueue {
         either!(self, ring => ring.disable_interrupts());
     }
 
-    /// Returns the number of chains in flight: the chains that were added and are not taken yet.
+    /// Returns the number of chains in flight: added, and not yet returned by [`Virtqueue::take_used`].
     pub fn in_flight(&self) -> usize {
         either!(self, ring => ring.in_flight())
     }

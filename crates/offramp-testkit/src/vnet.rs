@@ -1,4 +1,4 @@
-//! The virtio network header before every frame (virtio 1.3, 5.1.6), with any value in any field.
+//! The virtio network header before every frame (virtio 1.3, 5.1.6). The fields can have any values, valid or not.
 
 use crate::features;
 

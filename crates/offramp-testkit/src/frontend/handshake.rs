@@ -31,8 +31,9 @@ pub enum Dialect {
     /// Linux' `virtio_uml`: sends `SET_OWNER` first, the memory table before the call descriptors, and the descriptions
     /// of all rings before the first kick descriptor. Every ring base is 0. The memory table has at least two entries.
     UserModeLinux,
-    /// Cloud Hypervisor: sends `SET_OWNER` first, features and memory before all ring sizes, a base of 16 bits after
-    /// the addresses, and no error descriptors (`setup_vhost_user` of version 53).
+    /// Cloud Hypervisor: sends `SET_OWNER` first, and features and memory before the first ring size. All ring sizes
+    /// come before the first ring's addresses. Each ring's base follows the ring's addresses, and has 16 bits. No error
+    /// descriptors are sent (`setup_vhost_user` of version 53).
     CloudHypervisor,
 }
 

@@ -12,7 +12,7 @@ pub const FLAG_REPLY: u32 = 1 << 2;
 /// `flags`: the sender requests an acknowledgement.
 pub const FLAG_NEED_REPLY: u32 = 1 << 3;
 
-/// The header of a message, with any value in any field.
+/// The header of a message. The fields can have any values, valid or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Request number from [`request`] or [`backend_request`].

@@ -19,7 +19,7 @@ const VRING_LOG: u32 = 1;
 /// Length of the fields before the configuration bytes in `GET_CONFIG`, in bytes: offset, size, flags.
 const CONFIG_HEAD_LEN: usize = 12;
 
-/// The payload of `SET_VRING_ADDR`, with any value in any field.
+/// The payload of `SET_VRING_ADDR`. The fields can have any values, valid or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VringAddr {
     /// Index of the virtqueue.
@@ -56,7 +56,7 @@ impl VringAddr {
     }
 }
 
-/// A memory region in the format of `SET_MEM_TABLE` and `ADD_MEM_REG`, with any value in any field.
+/// A memory region in the format of `SET_MEM_TABLE` and `ADD_MEM_REG`. The fields can have any values, valid or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemRegion {
     /// First guest-physical address of the region.

@@ -110,13 +110,14 @@ impl Queue {
         }
     }
 
-    /// Returns all used chains that are visible in the ring and not taken yet. The chains stay untaken.
+    /// Returns all visible used chains that were not yet taken from the ring. A later call that takes chains still
+    /// returns these chains.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.ring.snoop_used()
     }
 
     /// Returns the number of chains in flight: the chains that the device has not used yet, and the used chains that
-    /// are not taken yet.
+    /// were not yet taken from the ring.
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight()
     }

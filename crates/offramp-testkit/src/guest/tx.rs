@@ -186,7 +186,7 @@ impl TxQueue {
         id
     }
 
-    /// Overwrites the buffers of all frames sent and not yet taken back.
+    /// Overwrites the buffers of all sent frames whose chains were not yet taken from the used ring.
     pub fn overwrite_sent(&self, byte: u8) {
         for &(addr, len) in self.sent.iter().flat_map(|sent| &sent.buffers) {
             self.queue.memory.fill(addr, len, byte);

@@ -13,7 +13,7 @@ const EVENT_LEN: u64 = 4;
 /// Offset of `flags` in an event suppression structure.
 const EVENT_FLAGS_AT: u64 = 2;
 
-/// A `struct pvirtq_desc` (virtio 1.3, 2.8.13), with any value in any field.
+/// A `struct pvirtq_desc` (virtio 1.3, 2.8.13). The fields can have any values, valid or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackedDescriptor {
     /// Guest address of the buffer.
@@ -87,8 +87,8 @@ pub struct PackedDriver {
     unpublished_slots: u16,
     /// Position of the next used descriptor.
     next_used: Position,
-    /// Used chains that the driver has read from the ring and that are not taken yet. Taking a chain frees the chain's
-    /// ID and slots.
+    /// Used chains that the driver has read from the ring, and that [`PackedDriver::take_used`] has not returned yet.
+    /// `take_used` also frees the chain's ID and slots.
     seen: VecDeque<(Used, Chain)>,
 }
 
@@ -199,15 +199,16 @@ impl PackedDriver {
         Some(used)
     }
 
-    /// Returns all used chains that are visible in the ring and not taken yet. The chains stay untaken.
+    /// Returns all visible used chains that [`PackedDriver::take_used`] has not returned yet. A later `take_used` still
+    /// returns these chains.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.look();
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// Returns the number of used chains that the last scan of the ring found and that are not taken yet.
-    /// [`PackedDriver::take_used`] scans the ring only if every used chain found earlier was taken. So right after such
-    /// a scan, the number shows how many chains the device made visible together with the taken chain.
+    /// Returns the number of used chains that the last scan of the ring found and that [`PackedDriver::take_used`] has
+    /// not returned yet. `take_used` scans the ring only if it has returned every chain found earlier. Right after such
+    /// a scan, the number therefore shows how many chains the device made visible together with the returned chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
@@ -263,7 +264,7 @@ impl PackedDriver {
     }
 
     /// Returns the number of chains in flight: the chains that the device has not used yet, and the used chains that
-    /// are not taken yet.
+    /// [`PackedDriver::take_used`] has not returned yet.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len + self.seen.len()
     }

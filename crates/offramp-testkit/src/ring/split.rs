@@ -19,7 +19,7 @@ const EVENT_LEN: u64 = 2;
 /// Offset of `idx` in the available and the used ring.
 const IDX_AT: u64 = 2;
 
-/// A `struct virtq_desc` (virtio 1.3, 2.7.5), with any value in any field.
+/// A `struct virtq_desc` (virtio 1.3, 2.7.5). The fields can have any values, valid or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SplitDescriptor {
     /// Guest address of the buffer.
@@ -72,8 +72,8 @@ pub struct SplitDriver {
     published_idx: u16,
     /// Used index up to which the driver has read the used ring.
     seen_used: u16,
-    /// Used chains that the driver has read from the ring and that are not taken yet. Taking a chain frees the chain's
-    /// ID and descriptors.
+    /// Used chains that the driver has read from the ring, and that [`SplitDriver::take_used`] has not returned yet.
+    /// `take_used` also frees the chain's ID and descriptors.
     seen: VecDeque<(Used, Chain)>,
 }
 
@@ -162,15 +162,16 @@ impl SplitDriver {
         Some(used)
     }
 
-    /// Returns all used chains that are visible in the ring and not taken yet. The chains stay untaken.
+    /// Returns all visible used chains that [`SplitDriver::take_used`] has not returned yet. A later `take_used` still
+    /// returns these chains.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.look();
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// Returns the number of used chains that the last scan of the ring found and that are not taken yet.
-    /// [`SplitDriver::take_used`] scans the ring only if every used chain found earlier was taken. So right after such
-    /// a scan, the number shows how many chains the device made visible together with the taken chain.
+    /// Returns the number of used chains that the last scan of the ring found and that [`SplitDriver::take_used`] has
+    /// not returned yet. `take_used` scans the ring only if it has returned every chain found earlier. Right after such
+    /// a scan, the number therefore shows how many chains the device made visible together with the returned chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
@@ -223,7 +224,7 @@ impl SplitDriver {
     }
 
     /// Returns the number of chains in flight: the chains that the device has not used yet, and the used chains that
-    /// are not taken yet.
+    /// [`SplitDriver::take_used`] has not returned yet.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len + self.seen.len()
     }
