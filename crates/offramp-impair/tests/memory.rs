@@ -23,7 +23,7 @@ use support::{MemoryHost, pattern, tcp_super_frame};
 const KIB: usize = 1024;
 /// A full Ethernet frame, without FCS.
 const FULL: usize = 1514;
-/// Line time of a full frame at 10 Mbit/s, nanoseconds, with preamble, FCS and inter-frame gap.
+/// Line time of a full frame at 10 Mbit/s, in nanoseconds, with preamble, FCS and inter-frame gap.
 const FULL_NS: u64 = 1_230_400;
 const TEN_MBIT: u64 = 10_000_000;
 
