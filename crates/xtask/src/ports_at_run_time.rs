@@ -19,7 +19,7 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Maximum cost of a port: time to add the port in milliseconds, and memory in KiB.
 const ADD_MS_MAX: f64 = 5.0;
 const PORT_KIB_MAX: f64 = 150.0;
-/// Maximum time of `offramp show` and of the metrics with all ports, milliseconds, and number of measurements.
+/// Maximum time of `offramp show` and of the metrics with all ports, in milliseconds, and number of measurements.
 const SHOW_MS_MAX: f64 = 50.0;
 const METRICS_MS_MAX: f64 = 30.0;
 const LOOKS: usize = 20;
