@@ -131,9 +131,9 @@ struct Row {
     /// Busy time of offramp's backend per packet, in nanoseconds.
     offramp_ns: f64,
     peer_ns: f64,
-    /// Median of the ratios of throughput, offramp's divided by the peer's, and its confidence interval:
-    /// [`stats::median_interval`].
+    /// Median of the ratios of throughput: offramp's divided by the peer's.
     ratio: f64,
+    /// Confidence interval of `ratio` ([`stats::median_interval`]).
     ratio_range: [f64; 2],
 }
 

@@ -36,9 +36,9 @@ const LOOP_BURSTS: u32 = 8;
 const REPORT_MS: u64 = 50;
 /// Maximum wait for offramp's port, and for a report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Number of profile samples per second. [`PROFILE_PERCENT_MIN`] is the minimum share of the samples at which a
-/// function is printed, in percent.
+/// Number of profile samples per second.
 const PROFILE_HZ: u32 = 4000;
+/// Minimum share of the samples at which a function is printed, in percent.
 const PROFILE_PERCENT_MIN: &str = "2";
 /// Number of a testpmd's only port.
 const PORT: usize = 0;
