@@ -171,7 +171,7 @@ metrics! {
         "the 99th percentile of the round trip of processors kept awake";
     /// Number of retransmitted TCP segments.
     retransmits: u64, count, "TCP retransmits", "the retransmits";
-    /// Number of frames on the link in the measured time, both directions.
+    /// Number of frames on the link in the measured time, in both directions.
     wire_frames: u64, count, "Frames on the wire", "the frames on the wire";
     /// Number of frames passed to the receiving host in the measured time.
     host_frames: u64, count, "Frames handed to the receiving host", "the frames handed to the host";

@@ -76,8 +76,8 @@ const fn moderated(of: (&'static str, &'static str), moderation: &'static str, w
 }
 
 /// Variants whose latencies or interrupts are predicted. Bulk data under the e1000's moderation rule is not predicted,
-/// because at 1 Gbit/s the rule has two stable interrupt rates. The rule starts at 20,000 per second. After an
-/// interrupt that is 80 us late, it stays at 4000 per second.
+/// because at 1 Gbit/s the rule has two stable interrupt rates. The rule starts at 20,000 interrupts per second. After
+/// one interrupt that is 80 us late, the rate stays at 4000 per second.
 pub(super) const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
     moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
     moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),
