@@ -135,7 +135,7 @@ fn named(word: &str) -> Result<Vec<String>, CheckError> {
     Ok(found)
 }
 
-/// Returns the names of the offloads with a feature that the word names.
+/// Returns the names of the offloads with a feature named by the word.
 fn sharing(word: &str) -> Vec<&'static str> {
     let features = words::features(word);
     let is_meant =

@@ -1,5 +1,5 @@
-//! Tests of receive queues. An adapter that distributes frames over a TAP's queues as reported passes the check, and
-//! the check names each fault.
+//! Tests of receive queues. An adapter that distributes frames over a TAP's queues by the rule that it reports passes
+//! the check. For other adapters, the check names each fault.
 
 mod common;
 

@@ -220,7 +220,7 @@ impl Direction<'_> {
         Ok(if is_refused { plan::TX_CHECKSUM.to_vec() } else { Vec::new() })
     }
 
-    /// Returns whether no repeat of a case shows a changed frame, and at least one of the first repeats has all frames
+    /// Returns `true` if no repeat of a case has a changed frame, and at least one of the first repeats has all frames
     /// as expected. Some of the repeats may be lost or refused.
     fn is_right(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<bool, CheckError> {
         self.apply(setting)?;
