@@ -144,7 +144,7 @@ fn what_a_card_loses_and_turns_round_is_counted_and_tcp_makes_good() {
 
 #[test]
 fn a_capture_sees_the_frames_and_a_wrong_verdict_is_bypassed_meanwhile() {
-    // The card marks every second data segment as bad, and each retransmission of it. Without a capture, the host would
+    // The card marks every second data segment as bad, also in each retransmission. Without a capture, the host would
     // never get these segments.
     let verdict = VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 2 };
     let faults = FaultConfig { verdict: Some(verdict), ..FaultConfig::default() };

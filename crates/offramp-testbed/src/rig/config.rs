@@ -90,7 +90,7 @@ impl Placement {
         Self { host_cpus: last.clone(), adapter_cpus: last, server_cpus: Some(first) }
     }
 
-    /// Returns whether no other host or adapter shares the processors of the server's host.
+    /// Returns `true` if no other host or adapter shares the processors of the server's host.
     pub fn has_server_alone(&self) -> bool {
         let is_others = |cpu: &usize| self.host_cpus.contains(cpu) || self.adapter_cpus.contains(cpu);
         self.server_cpus.as_ref().is_some_and(|cpus| !cpus.iter().any(is_others))
