@@ -26,7 +26,7 @@ pub fn is_alone(test: &str) -> bool {
     let mut alone = Command::new(program);
     alone.args([test, "--exact", "--nocapture"]).env(ALONE, test);
     // Limit glibc to one arena. By default, glibc maps a further arena when threads allocate at the same time, and
-    // keeps it.
+    // keeps it. The number of mappings would then grow.
     let ended = alone.env("MALLOC_ARENA_MAX", "1").output();
     let ended = ended.expect("starting a test in a process of its own");
     let [stdout, stderr] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
