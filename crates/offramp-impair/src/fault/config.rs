@@ -70,7 +70,7 @@ pub struct FaultConfig {
 }
 
 impl FaultConfig {
-    /// Returns whether no impairment is configured.
+    /// Returns `true` if no impairment is configured.
     pub fn is_none(&self) -> bool {
         Self { seed: 0, ..*self } == Self::default()
     }

@@ -29,7 +29,7 @@ pub struct MemoryCounts {
     pub overrun: u64,
     /// Maximum number of bytes in use at one time, in whole pages if the memory has pages.
     pub bytes_max: usize,
-    /// Maximum number of consecutive frames accepted without a loss and without the memory becoming empty.
+    /// Maximum number of frames accepted in a row. A row ends when a frame is lost, or when the memory becomes empty.
     pub burst_frames_max: u64,
 }
 
