@@ -170,8 +170,8 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Runs the combinations and the cases, and prints a line for each combination and each case. Returns whether no
-/// combination and no case failed.
+/// Runs the combinations and the cases, and prints a line for each combination and each case. Returns `false` if a
+/// combination or a case failed.
 ///
 /// # Errors
 /// Returns an error if the guest's kernel is not available, or a signal arrives.

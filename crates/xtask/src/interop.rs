@@ -50,7 +50,7 @@ pub struct Args {
     print_commands: bool,
 }
 
-/// Runs the cases and prints a line for each. Returns whether no case failed.
+/// Runs the cases and prints a line for each. Returns `false` if a case failed.
 ///
 /// # Errors
 /// Returns an error if the machine cannot be prepared, or a signal arrives.

@@ -81,7 +81,7 @@ pub struct Args {
     print_commands: bool,
 }
 
-/// Runs the cases in one guest, and prints a line for each. Returns whether no case failed.
+/// Runs the cases in one guest, and prints a line for each. Returns `false` if a case failed.
 ///
 /// # Errors
 /// Returns an error if a process does not start, or a signal arrives.

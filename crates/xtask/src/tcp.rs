@@ -28,7 +28,7 @@ const SENT_SEED: u64 = 2;
 /// Sends the guest's `/payload` to an address of the host.
 ///
 /// # Errors
-/// Returns an error if wrong bytes or not all bytes arrive, or no byte arrives in time.
+/// Returns an error if bytes are wrong or missing, or if no byte arrives in time.
 pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, address: IpAddr, payload: &[u8]) -> Result<()> {
     let (port, host) = receive(ns, address)?;
     let ran = machine.run(&format!("timeout {GUEST_TIMEOUT_SECONDS} nc {address} {port} </payload"));
@@ -39,7 +39,7 @@ pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, address: IpAddr, payload
 /// Sends bytes from one of the host's addresses. The guest computes the digest.
 ///
 /// # Errors
-/// Returns an error if wrong bytes or not all bytes arrive, or no byte arrives in time.
+/// Returns an error if bytes are wrong or missing, or if no byte arrives in time.
 pub fn host_to_guest(machine: &mut Machine, ns: &NetNs, address: IpAddr) -> Result<()> {
     let payload = random_bytes(SENT_SEED, SENT_LEN);
     let expected = digest(&payload);

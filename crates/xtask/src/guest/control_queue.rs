@@ -79,8 +79,8 @@ pub struct Args {
     rings: Option<String>,
 }
 
-/// Runs the steps in a guest with each kind of rings, and prints a transcript. Returns whether no step failed. Runs no
-/// step if the QEMU of Debian 13's backports is not available.
+/// Runs the steps in a guest with each kind of rings, and prints a transcript. Returns `false` if a step failed. Runs
+/// no step if the QEMU of Debian 13's backports is not available.
 ///
 /// # Errors
 /// Returns an error if a process does not start, or a signal arrives.
