@@ -1,6 +1,6 @@
-//! A container image with no program but the static one, as an OCI image layout in one tar file (image-spec 1.1). `podman
-//! load`, `skopeo copy oci-archive:…` and `docker load` (25 and later) can read the image. The image is built without a
-//! container daemon.
+//! A container image that contains only the static program, as an OCI image layout in one tar file (image-spec 1.1).
+//! `podman load`, `skopeo copy oci-archive:…` and `docker load` (version 25 and later) can read the image. The image is
+//! built without a container daemon.
 
 use super::{hex, succeed};
 use offramp_testbed::failure::{Doing, Result};
