@@ -12,29 +12,29 @@ use super::axis::{Axis, Tick};
 
 /// Width of every chart, in units of the SVG view box.
 const WIDTH: f64 = 620.0;
-/// Height of the plot area for lines, view box units.
+/// Height of the plot area for lines, in view box units.
 const PLOT_HEIGHT: f64 = 260.0;
-/// Width reserved for the ticks of the vertical axis, view box units.
+/// Width reserved for the ticks of the vertical axis, in view box units.
 const LEFT: f64 = 62.0;
-/// Width reserved for the names of bars, view box units.
+/// Width reserved for the names of bars, in view box units.
 const NAMES_WIDTH: f64 = 170.0;
-/// Width reserved right of the plot, view box units.
+/// Width reserved right of the plot, in view box units.
 const RIGHT: f64 = 16.0;
-/// Width reserved right of the bars for the text with the sum of each bar, view box units.
+/// Width reserved right of the bars for the text with the sum of each bar, in view box units.
 const SUMS_WIDTH: f64 = 80.0;
-/// Height of a line of the legend, view box units.
+/// Height of a line of the legend, in view box units.
 const LEGEND_LINE: f64 = 18.0;
-/// Mean width of a letter of the legend, view box units.
+/// Mean width of a letter of the legend, in view box units.
 const LETTER_WIDTH: f64 = 6.6;
-/// Width of the mark and the gaps of a legend entry, view box units.
+/// Width of the mark and the gaps of a legend entry, in view box units.
 const ENTRY_WIDTH: f64 = 38.0;
-/// Height reserved below the plot for ticks and title of the axis, view box units.
+/// Height reserved below the plot for ticks and title of the axis, in view box units.
 const BELOW: f64 = 42.0;
-/// Distance from one bar to the next, view box units.
+/// Distance from one bar to the next, in view box units.
 const ROW_HEIGHT: f64 = 34.0;
-/// Thickness of a bar, view box units.
+/// Thickness of a bar, in view box units.
 const BAR_HEIGHT: f64 = 20.0;
-/// Minimum width at which a part of a bar shows its figure, view box units.
+/// Minimum width at which a part of a bar shows its figure, in view box units.
 const FIGURE_WIDTH_MIN: f64 = 40.0;
 /// Number of colours for series and parts. Further series repeat the colours.
 const COLOURS: usize = 8;

@@ -18,24 +18,24 @@ const JUDGED: usize = 1;
 /// Width of a panel, in units of the SVG view box. `HEIGHT` is its height.
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 320.0;
-/// Width reserved left of the plot for the ticks of the vertical axis, view box units.
+/// Width reserved left of the plot for the ticks of the vertical axis, in view box units.
 const LEFT: f64 = 50.0;
-/// Width reserved right of the plot, view box units.
+/// Width reserved right of the plot, in view box units.
 const RIGHT: f64 = 12.0;
-/// Height reserved above the plot, view box units.
+/// Height reserved above the plot, in view box units.
 const TOP: f64 = 12.0;
-/// Height reserved below the plot for ticks and title of the horizontal axis, view box units.
+/// Height reserved below the plot for ticks and title of the horizontal axis, in view box units.
 const BELOW: f64 = 44.0;
-/// Height of a label's line, view box units.
+/// Height of a label's line, in view box units.
 const LABEL_HEIGHT: f64 = 14.0;
-/// Mean width of a letter in a label, view box units. The label of the judged policy is bold.
+/// Mean width of a letter in a label, in view box units. The label of the judged policy is bold.
 const LETTER_WIDTH: f64 = 6.7;
 const BOLD_LETTER_WIDTH: f64 = 7.8;
-/// Distance from a mark to its label, view box units.
+/// Distance from a mark to its label, in view box units.
 const LABEL_GAP: f64 = 9.0;
-/// Half the size of the largest mark, view box units.
+/// Half the size of the largest mark, in view box units.
 const MARK: f64 = 6.0;
-/// Half the thickness of a line between two marks, including a margin, view box units.
+/// Half the thickness of a line between two marks, including a margin, in view box units.
 const LINE: f64 = 2.0;
 /// Maximum number of text lines by which a label is moved from its mark.
 const LINES_MOVED_MAX: i32 = 9;
