@@ -33,8 +33,8 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Creates the constant or patterned data that the streams of a test send, and with which the sink compares the
-    /// received data.
+    /// Creates the data that the streams of a test send, constant or patterned. The sink compares the received data
+    /// with these data.
     pub(super) fn new(params: &Params) -> Self {
         match &params.workload {
             Workload::Bulk(bulk) | Workload::Mixed(MixedParams { bulk, .. }) => {
