@@ -146,7 +146,8 @@ fn met(chosen: &BTreeMap<usize, usize>, index: usize, value: usize) -> impl Iter
 }
 
 impl Options {
-    /// Switches off options whose needed option is off, and fixes options that the backend or the guest does not offer.
+    /// Switches off options whose needed option is off. Also replaces values that the backend or the guest does not
+    /// support by the fixed values of this backend or guest.
     fn legal(mut self, backend: BackendKind, guest: GuestKind) -> Self {
         for factor in FACTORS {
             if factor.needs.is_some_and(|needed| !self.is_on(needed)) {
