@@ -373,7 +373,8 @@ impl Backend {
         }
     }
 
-    /// Returns the number of frames from the guest: sent on the wire by offramp, or received by DPDK's testpmd.
+    /// Returns the number of frames from the guest. For offramp, these are the frames sent on the wire. For DPDK, these
+    /// are the frames received by testpmd.
     fn sent(&mut self) -> Result<Count> {
         match self {
             Self::Dpdk(testpmd) => received(testpmd),
