@@ -29,8 +29,8 @@ use std::time::Duration;
 /// Time between two checks whether other references to a port exist.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Starts the thread that makes the changes. The thread keeps the process's system-call filter, since the thread opens
-/// sockets and starts threads of every kind.
+/// Starts the thread that makes the changes. The thread keeps the system-call filter of the whole process and enters no
+/// stricter filter, because it opens sockets and starts threads of every kind.
 ///
 /// # Errors
 /// Fails if the thread cannot be started.
@@ -43,7 +43,7 @@ pub fn start(daemon: &Arc<Daemon>, asked: Receiver<Asked>) -> io::Result<()> {
             if let Ok(difference) = &made {
                 publish(difference, &daemon.threads().events);
             }
-            // The client may have disconnected.
+            // Sending fails only if the thread that asked for the change has panicked; the error is ignored.
             let _ = outcome.send(made);
             if is_last {
                 return;
@@ -149,8 +149,8 @@ impl Daemon {
 
         let mut state = self.state();
         change_kept(&kept).map_err(|message| (RefusalCode::HostRefused, message))?;
-        // From here on, the change is made and cannot be undone. No later step can fail: even a stalled switch, which has
-        // not yet dropped a removed port, accepts its replacement.
+        // From here on, the change is made and cannot be undone. No later step can fail. Even a stalled switch, which
+        // has not yet dropped a removed port, accepts the new port that replaces the removed port.
         let ports = Arc::unwrap_or_clone(take(&mut state.ports));
         let (stay, gone) = ports.into_iter().partition(|port| places.contains_key(&*port.name));
         state.ports = Arc::new(stay);

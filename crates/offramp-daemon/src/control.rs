@@ -16,7 +16,7 @@ use std::time::Duration;
 pub const CONTROL_DEFAULT: &str = "/run/offramp/control.sock";
 /// Maximum length of a request in bytes, including the newline. A request with some hundred ports fits.
 pub const REQUEST_LEN_MAX: usize = 64 * 1024;
-/// Maximum length of an answer read by a client, bytes: enough for many ports with 256 queue pairs each.
+/// Maximum length of an answer read by a client, in bytes: enough for many ports with 256 queue pairs each.
 pub const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
 /// Time limit for sending or receiving a whole line.
 pub const LINE_TIME_MAX: Duration = Duration::from_secs(5);

@@ -185,8 +185,8 @@ impl Daemon {
             port.control.set_limits(limits);
         }
         port.wake();
-        // The list also includes features without a name in the request, if their use changes because of a dependency
-        // on a named feature.
+        // The list also includes a feature that the request does not name, if its use changes because it depends on a
+        // named feature.
         let changed = before.symmetric_difference(port.host.in_use(port.control.offloads()));
         let answer = Changed {
             port: port.name.clone(),

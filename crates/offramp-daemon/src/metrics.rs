@@ -307,7 +307,7 @@ mod tests {
             assert!(names.peek().is_some(), "{text}");
             names.for_each(|name| assert!(known.contains(name), "{name} in {text}: there is none"));
         }
-        // The names of metrics on the page, without patterns and expressions.
+        // The names of metrics on the page. Patterns (`*`) and expressions are left out.
         let listed =
             page.split('`').filter(|name| name.starts_with("offramp_") && !name.contains(['{', '>', '=', '*']));
         listed.for_each(|name| {

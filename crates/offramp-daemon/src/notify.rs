@@ -56,8 +56,8 @@ impl Heartbeat {
     }
 }
 
-/// Announces that the configuration is read again; `READY=1` ends the announcement. The announcement must also contain
-/// the current time.
+/// Announces to the service manager that the daemon reads its configuration again; a later `READY=1` announces the end.
+/// The announcement must also contain the current time.
 pub fn reloading() {
     let Ok(now) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC) else { return };
     let usecs = now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000;

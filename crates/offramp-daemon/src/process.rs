@@ -34,7 +34,7 @@ pub fn leave_no_core() -> io::Result<()> {
 }
 
 /// Ends the process at a panic, so that a service manager restarts it. If only the panicking thread ended, the guests
-/// served by that thread would stall for ever. A client's thread may fail without ending the process.
+/// served by that thread would stall for ever. Only the panic of a client's thread does not end the process.
 fn end_with_any_thread() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -4,7 +4,7 @@
 use offramp_adapter::stats::Row;
 use std::iter::repeat;
 
-/// Minimum time between two log lines of a port, nanoseconds.
+/// Minimum time between two log lines of a port, in nanoseconds.
 const PAUSE_NS: u64 = 10_000_000_000;
 
 /// The counts of faults already logged for one port's guest.

@@ -21,7 +21,7 @@ pub fn enter(
     let mut lacks = Vec::new();
     let landlock = match level {
         SandboxLevel::Full => noted(restrict_files(&files), &mut lacks),
-        // Landlock has no log mode: Landlock refuses accesses or is off.
+        // Landlock cannot only log accesses: it refuses them, or is off.
         SandboxLevel::Log | SandboxLevel::Off => None,
     };
     let filters = match level {

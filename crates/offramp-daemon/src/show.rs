@@ -206,8 +206,8 @@ pub struct AskedSwitch {
 }
 
 impl AskedSwitch {
-    /// Asks the thread of a switch for its stations, or only for their number and ages if `has_list` is `false`.
-    /// `ports` are all ports of the daemon with their configurations.
+    /// Asks the thread of a switch for the switch's stations. If `has_list` is `false`, asks only for their number and
+    /// ages. `ports` are all ports of the daemon with their configurations.
     pub fn ask<'a>(
         switch: &RunningSwitch,
         config: &SwitchConfig,

@@ -45,7 +45,7 @@ const NAMES: [&str; 2] = ["keys.0", "keys.1"];
 /// Name of the first file until it is complete.
 const UNFINISHED: &str = "keys.new";
 const FILE_MODE: u32 = 0o600;
-/// Permission bits of group and others, and the write bits of group and others.
+/// All permission bits of group and others, and only their write bits.
 const OTHERS_MODE: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 /// From this generation on, both files contain a state, complete or partly written.
@@ -53,7 +53,8 @@ const FIRST_GENERATION: u64 = 2;
 const VERSION_LINE: &str = "offramp keys 1";
 const GENERATION: &str = "generation ";
 const CHECKSUM: &str = "sha256 ";
-/// Maximum length of the line of one key, and of a whole file: one line per key and 16 further lines; bytes.
+/// Maximum length in bytes of the line of one key, and of a whole file, which has one line per key and up to 16 further
+/// lines.
 const LINE_LEN_MAX: u64 = 128;
 const FILE_LEN_MAX: u64 = (KEYS_MAX as u64 + 16) * LINE_LEN_MAX;
 /// Time between two checks for newly accepted sequence numbers of inbound keys.

@@ -26,17 +26,18 @@ use std::time::Duration;
 
 /// Time between two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// A guest is checked at every fourth check of the threads, and a guest on an idle thread at every sixteenth. Checking
-/// hundreds of idle guests at every interval would take most of the daemon's processor time.
+/// A guest is checked at every fourth check of the threads. A guest on an idle thread is checked at every sixteenth
+/// check. Checking hundreds of idle guests at every interval would take most of the daemon's processor time.
 const LOOKS_PER_GUEST: usize = 4;
 const LOOKS_PER_IDLE_GUEST: usize = 16;
 /// The ports' rates are sampled at every fourth check of the threads, once per second.
 const LOOKS_PER_RATES: usize = 4;
-/// Maximum time between two checks, nanoseconds. After a longer time, the watchdog measures the stall anew, because the
-/// machine was suspended, or too busy to run the watchdog.
+/// Maximum time between two checks, in nanoseconds. After a longer time, the watchdog measures the stall anew, because
+/// the machine was suspended or was too busy to run the watchdog.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
-/// Durations of a thread's stall, excluding sleep, in nanoseconds: after the first, the watchdog reports and interrupts
-/// the thread; after the second, the watchdog disconnects the port's frontend.
+/// Durations of a thread's stall in nanoseconds; a thread that sleeps stalls only after [`SLEEP_MAX`]. After the first
+/// duration, the watchdog reports and interrupts the thread. After the second duration, the watchdog disconnects the
+/// port's frontend.
 const NAMED_NS: u64 = 1_000_000_000;
 const ENDED_NS: u64 = 2 * NAMED_NS;
 
@@ -275,7 +276,7 @@ fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
     }
 }
 
-/// Reports once each host and each interface of the port that is gone for good.
+/// Reports each host and each interface of the port that is gone for good, once.
 fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     for (who, errno) in port.gone() {
         if reported.insert(who.clone()) {

@@ -14,10 +14,10 @@ use toml::Spanned;
 pub(crate) const SOCKET_MODE_DEFAULT: u32 = 0o600;
 /// All permission bits of a socket.
 const SOCKET_MODE_MAX: u32 = 0o777;
-/// Maximum length of a Unix socket's path, bytes. unix(7) permits 108 bytes with the zero byte. The other bytes are
+/// Maximum length of a Unix socket's path, in bytes. unix(7) permits 108 bytes with the zero byte. The other bytes are
 /// reserved for the suffix of the temporary name under which a socket is created.
 const SOCKET_PATH_LEN_MAX: usize = 96;
-/// Maximum length of a port's or switch's name, bytes. The limit keeps the columns of printed tables narrow.
+/// Maximum length of a port's or switch's name, in bytes. The limit keeps the columns of printed tables narrow.
 const NAME_LEN_MAX: usize = 32;
 
 /// Checks values of a file, and reports errors with their position in the file. The second field is the directory in

@@ -51,8 +51,8 @@ impl Config {
         Ok(all)
     }
 
-    /// Parses a text, and checks it together with `others`. `client_of` is the daemon's configuration if a client sent
-    /// the text. Returns the text's ports and switches, and the unchanged others.
+    /// Parses a text, and checks it together with `others`. If a client sent the text, `client_of` is the daemon's
+    /// configuration. Returns the text's ports and switches, and the unchanged others.
     fn parse_beside(
         file: &Path,
         text: &str,

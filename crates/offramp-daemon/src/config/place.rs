@@ -4,7 +4,7 @@ use crate::schema::unknown;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Maximum length of a quoted line of the file in a message, characters.
+/// Maximum number of characters that a message quotes of a line of the file.
 const QUOTE_CHARS_MAX: usize = 60;
 
 /// The reason for refusing a configuration, as a one-line message.
@@ -68,7 +68,7 @@ impl<'a> Place<'a> {
         self.wrong(at, message)
     }
 
-    /// Quotes the line around byte `at`, shortened.
+    /// Returns the line that contains byte `at`, shortened to at most [`QUOTE_CHARS_MAX`] characters.
     fn quote(&self, at: usize) -> String {
         let line_start = self.text.get(..at).and_then(|before| before.rfind('\n')).map_or(0, |newline| newline + 1);
         let line = self.text.get(line_start..).and_then(|rest| rest.lines().next()).unwrap_or("").trim();

@@ -16,10 +16,10 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::DeValue;
 
-/// Maximum polling time of a thread, microseconds. With a longer time, a thread would hardly ever sleep.
+/// Maximum polling time of a thread, in microseconds. With a longer time, a thread would hardly ever sleep.
 pub(super) const POLL_USECS_MAX: i64 = 1_000_000;
 
-/// Minimum MTU of a link with IPv6, bytes (RFC 8200, 5).
+/// Minimum MTU of a link with IPv6, in bytes (RFC 8200, 5).
 const IPV6_MTU_MIN: i64 = 1280;
 
 impl Check<'_> {

@@ -60,8 +60,8 @@ impl Check<'_> {
         }
     }
 
-    /// Refuses an Ethernet address shared by two ports of a switch, except the address of a virtual router: the switch
-    /// binds an address to one port.
+    /// Refuses an Ethernet address shared by two ports of a switch, because the switch binds an address to one port.
+    /// Only the address of a virtual router may be shared.
     pub(super) fn ports_share_no_address(
         &self,
         ports: &[Arc<PortConfig>],

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 use toml::Spanned;
 
-/// Returns the ports of the file, each with its index in `ports` and its table. In `ports`, the ports of the file come
-/// last, after the ports of clients.
+/// Returns the ports of the file, each with its index in `ports` and its table in the file. In `ports`, the ports of
+/// the file come last, after the ports of clients.
 pub(super) fn last<'a>(
     ports: &'a [Arc<PortConfig>],
     written: &'a [Spanned<file::Port>],
@@ -103,8 +103,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Refuses a switch whose table has no room for one address per port. This switch would learn no address on any
-    /// port, and flood every frame.
+    /// Refuses a switch whose table has no room for one address per port. Such a switch would learn no address on any
+    /// port, and would flood every frame.
     pub(super) fn switches_have_room(
         &self,
         ports: &[Arc<PortConfig>],

@@ -14,7 +14,7 @@ use toml::Spanned;
 /// magnitude of a Linux bridge's table.
 pub(super) const MAC_ENTRIES: RangeInclusive<i64> = 1..=1_048_576;
 pub(super) const MAC_ENTRIES_DEFAULT: i64 = 4096;
-/// Valid ageing times of a switch's addresses, and the default time, seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000,
+/// Valid ageing times of a switch's addresses, and the default time, in seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000,
 /// default 300).
 pub(super) const AGE_SECONDS: RangeInclusive<i64> = 10..=1_000_000;
 pub(super) const AGE_SECONDS_DEFAULT: i64 = 300;

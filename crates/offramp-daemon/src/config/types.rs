@@ -123,7 +123,7 @@ impl DaemonConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
     Tcp(SocketAddr),
-    /// A socket open to every user: the socket only shows counters.
+    /// The path of a Unix socket. Every user may connect to it, because the socket only shows counters.
     Unix(PathBuf),
 }
 
@@ -133,7 +133,7 @@ pub struct PortConfig {
     pub name: String,
     pub host: HostConfig,
     pub wire: WireConfig,
-    /// Maximum IP bytes of a frame.
+    /// Maximum number of IP bytes in a frame.
     pub mtu: usize,
     /// Features allowed by the user.
     pub offloads: Offloads,
@@ -141,7 +141,7 @@ pub struct PortConfig {
     pub moderation: ModerationConfig,
     /// Rate limits of the host, for sending and receiving.
     pub limits: PortLimits,
-    /// Time for which the port's threads poll before they sleep, microseconds; `None` for the host's default.
+    /// Time for which the port's threads poll before they sleep, in microseconds; `None` for the host's default.
     pub poll_usecs: Option<u32>,
     /// Rate of the cable in bits per second, the same in both directions; `None` if unlimited.
     pub bits_per_second: Option<u64>,
@@ -156,7 +156,7 @@ pub struct PortConfig {
     pub ipsec: IpsecConfig,
     /// Allowed source addresses of the host.
     pub security: PortSecurity,
-    /// Isolation on a switch: the port reaches only non-isolated ports.
+    /// True if the port is isolated on its switch: it then reaches only ports that are not isolated.
     pub isolated: bool,
 }
 

@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use toml::Spanned;
 
-/// Valid rates of a cable, bits per second.
+/// Valid rates of a cable, in bits per second.
 pub(super) const BITS_PER_SECOND: RangeInclusive<i64> = *RATE_BPS.start() as i64..=*RATE_BPS.end() as i64;
 
 impl Check<'_> {

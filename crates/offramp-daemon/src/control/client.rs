@@ -30,7 +30,7 @@ pub enum ClientError {
     /// The control socket may be another user's.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The connection failed before the whole answer was received.
+    /// The connection ended or failed before the whole answer was received.
     #[error("{}: the daemon's answer was not received: {cause}", path.display())]
     NoAnswer {
         /// The path of the socket.

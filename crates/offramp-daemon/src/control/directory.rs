@@ -101,7 +101,8 @@ fn outer_user(user: Uid, map: &str) -> u32 {
     outer.unwrap_or(user.as_raw())
 }
 
-/// Returns the reason why `path` is no directory of this user alone. A missing directory has no fault.
+/// Returns the reason why `path` is not a directory that belongs to `user` and to which no other user can write.
+/// Returns `None` if there is no such reason, or if nothing exists at `path`.
 fn fault(path: &Path, user: Uid) -> Option<String> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,

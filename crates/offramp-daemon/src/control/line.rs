@@ -58,7 +58,7 @@ impl Lines {
         Peer::of(&self.stream)
     }
 
-    /// Returns whether the peer has ended the connection. Meaningful only after all received data were read.
+    /// Returns whether the peer has ended the connection. The result is correct only after all received data were read.
     pub fn has_ended(&self) -> bool {
         matches!(recv(self.stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(0))
     }

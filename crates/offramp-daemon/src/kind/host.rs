@@ -29,10 +29,11 @@ pub struct HostTraits {
     pub queue_pairs: u16,
     /// The Ethernet address of the host, if the file contains one.
     pub mac: Option<[u8; 6]>,
-    /// The adapter spreads received flows over the queue pairs. If `false`, the host port steers the flows itself.
+    /// True if the adapter spreads received flows over the queue pairs. If `false`, the host port steers the flows
+    /// itself.
     pub is_steered: bool,
-    /// The host can find frames in its rings before an interrupt, so moderation delays only the interrupt, and no
-    /// frame.
+    /// True if the host can find frames in its rings before an interrupt. Moderation then delays only the interrupt,
+    /// and no frame.
     pub has_interrupts: bool,
     /// Default polling of the port's threads.
     pub polling: Polling,

@@ -12,7 +12,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
-/// Valid frame lengths of a source, and the default length, bytes.
+/// Valid frame lengths of a source, and the default length, in bytes.
 pub const FRAME_BYTES: RangeInclusive<i64> = 60..=65_535;
 pub const FRAME_BYTES_DEFAULT: i64 = 60;
 const BROADCAST: [u8; 6] = [0xff; 6];

@@ -24,7 +24,8 @@ use toml::{Spanned, Value};
 /// Maximum number of frames in each transmit queue of the kernel for a TAP: more than the kernel's largest send window.
 /// A TAP drops further frames, while the driver of a network card would stop the queue.
 const TAP_TX_QUEUE_LEN: u32 = 8192;
-/// Maximum time to wait for the end of a daemon that has a TAP of the same name, and the time between two attempts.
+/// Maximum time to wait until another daemon closes its TAP of the same name, and the time between two attempts to open
+/// the TAP.
 const END_TIME_MAX: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 /// Maximum number of addresses of a TAP.

@@ -29,7 +29,7 @@ const UIDS: RangeInclusive<i64> = 0..=u32::MAX as i64 - 1;
 /// Valid virtqueue sizes in entries, and the default size (virtio 1.3 2.7, 2.8: at most 32768 entries).
 pub const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
 pub const QUEUE_SIZE_DEFAULT: i64 = 1024;
-/// Valid limits on a guest's memory, bytes. The lower bound is too small to boot any system; the upper bound is the
+/// Valid limits on a guest's memory, in bytes. The lower bound is too small to boot any system; the upper bound is the
 /// largest mapping of a process.
 pub const MEMORY_BYTES: RangeInclusive<i64> = 1 << 20..=1 << 47;
 /// Maximum polling time of a guest's thread before it sleeps, while frames arrive in quick succession. The time is
@@ -68,7 +68,7 @@ pub struct Config {
     pub control_queue: ControlQueue,
     pub rings: RingFeatures,
     pub queue_size_max: u16,
-    /// Maximum size of the guest's memory, bytes.
+    /// Maximum size of the guest's memory, in bytes.
     pub memory_bytes_max: u64,
     /// The only user allowed to run the frontend; `None` for any user.
     pub allowed_uid: Option<u32>,
@@ -304,7 +304,7 @@ fn guest_status(port: &VhostUser) -> Status {
         virtio_features: feature_names(status.features),
         ring_entries: status.ring_entries,
         memory_bytes: status.memory_bytes,
-        // The caller sets this field, from one read of all mappings for all guests.
+        // The caller sets this field: it reads the process's mappings once for all guests.
         memory_touched_bytes: None,
         control_queue: status.control.map(|control| {
             Box::new(ControlQueueStatus {

@@ -52,7 +52,7 @@ pub struct WireKind {
     pub name: &'static str,
     /// The noun for the interface in `show`.
     pub noun: &'static str,
-    /// The port creates the interface, so no other port may use the same name.
+    /// True if the port creates the interface. Then no other port may use the same name.
     pub is_made: bool,
     /// Opens the interface with this name for a port with this MTU.
     pub open: fn(&str, usize) -> Opened,

@@ -30,7 +30,7 @@ impl<'a, T: Into<Cow<'a, str>>> From<T> for Labels<'a> {
 /// A function that reads a counter.
 type Of<T> = fn(&T) -> u64;
 
-/// A function that reads a value; `None` if it is not known.
+/// A function that reads a value, and returns `None` if the value is unknown.
 type Known<T> = fn(&T) -> Option<u64>;
 
 /// The kind of a metric.

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Replay window of an inbound association shared by several queue pairs, packets. The wires and threads of several
+/// Replay window, in packets, of an inbound association shared by several queue pairs. The wires and threads of several
 /// queue pairs reorder more packets than the default window for one wire allows.
 const REPLAY_WINDOW_SHARED: u32 = REPLAY_WINDOW_MAX;
 
@@ -83,7 +83,7 @@ pub struct UdpKeys {
     pub source: Option<u16>,
     /// The destination port of the UDP header.
     pub destination: Option<u16>,
-    /// The interval between NAT-keepalives, seconds.
+    /// The interval between NAT-keepalives, in seconds.
     pub keepalive_seconds: Option<u32>,
 }
 

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 /// The user that a daemon started by root becomes, unless the file names another user.
 pub const NOBODY: &str = "nobody";
 
-/// Maximum length of a key text, bytes: the longest keys of any suite in hexadecimal, and a comment.
+/// Maximum length of a key text, in bytes: the longest keys of any suite in hexadecimal, and a comment.
 const KEY_TEXT_LEN_MAX: usize = 4096;
 
 /// Permission bits of group and others.

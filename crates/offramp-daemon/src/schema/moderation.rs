@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 use strum::VariantNames;
 
-/// Maximum of `rx_usecs`, microseconds: one second, far above the range of any network card.
+/// Maximum of `rx_usecs`, in microseconds: one second, far above the range of any network card.
 pub const RX_USECS_MAX: i64 = 1_000_000;
 /// Maximum of `rx_frames`.
 pub const RX_FRAMES_MAX: i64 = 1_000_000;
@@ -80,10 +80,10 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Area {
-    /// Cost of an interrupt, nanoseconds; the cost is measured if the key is absent.
+    /// Cost of an interrupt, in nanoseconds; the cost is measured if the key is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     interrupt_cost_ns: Option<u64>,
-    /// Target interrupts per second under load. With 0, a measured cost is not raised under load.
+    /// Target number of interrupts per second under load. With 0, a measured cost is not raised under load.
     #[serde(skip_serializing_if = "Option::is_none")]
     load_interrupts_per_second: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -239,8 +239,8 @@ fn check_number(key: &str, value: &Value, range: &RangeInclusive<i64>) -> Result
     Err(format!("moderation.{key} {number} is out of range; use {} to {}", range.start(), range.end()))
 }
 
-/// Returns a moderation with a minimum time between two interrupts, microseconds; 0 for none. The time is rounded up,
-/// so that the interrupt rate is a whole number of interrupts per second.
+/// Returns a moderation with at least `usecs` microseconds between two interrupts; with 0, the moderation is off. The
+/// time is rounded up, so that the interrupt rate is a whole number of interrupts per second.
 pub fn fixed_gap(usecs: u32) -> ModerationConfig {
     let policy = match MICROSECONDS_PER_SECOND.checked_div(usecs) {
         None => Policy::Off,
@@ -249,7 +249,7 @@ pub fn fixed_gap(usecs: u32) -> ModerationConfig {
     ModerationConfig { policy, ..ModerationConfig::default() }
 }
 
-/// Returns the minimum time between two interrupts of a moderation created by [`fixed_gap`], microseconds; 0 for any
+/// Returns the minimum time between two interrupts of a moderation created by [`fixed_gap`], in microseconds; 0 for any
 /// other policy.
 pub fn gap_usecs(config: &ModerationConfig) -> u32 {
     match config.policy {

@@ -15,9 +15,9 @@ pub const VERSION: u32 = 1;
 /// Maximum captured bytes of a packet, as in tcpdump. Every super-frame fits completely.
 pub const SNAPLEN_MAX: u32 = 262_144;
 
-/// Valid sizes of a capture's buffer in the daemon, bytes.
+/// Valid sizes of a capture's buffer in the daemon, in bytes.
 pub const CAPTURE_BUFFER: RangeInclusive<u64> = 64 << 10..=256 << 20;
-/// Default size of a capture's buffer in the daemon, bytes.
+/// Default size of a capture's buffer in the daemon, in bytes.
 pub const CAPTURE_BUFFER_DEFAULT: u64 = 48 << 20;
 
 /// A request.
@@ -50,11 +50,12 @@ pub enum Request {
         /// Maximum captured bytes of each packet.
         #[serde(default = "snaplen_max")]
         snaplen: u32,
-        /// Maximum size of the packets that wait for a slow client, bytes; [`CAPTURE_BUFFER_DEFAULT`] if absent.
+        /// Maximum size of the packets that wait for a slow client, in bytes; [`CAPTURE_BUFFER_DEFAULT`] if absent.
         #[serde(default, deserialize_with = "unit::bytes", skip_serializing_if = "Option::is_none")]
         buffer_bytes: Option<u64>,
     },
-    /// Changes features, moderation, limits or the link of a port; at least one of the four must be given.
+    /// Changes features, moderation, limits or the link of a port. The request must contain at least one of these four
+    /// settings.
     Set {
         /// Version of the client's protocol.
         version: u32,
@@ -129,7 +130,7 @@ pub enum Request {
         to: Box<SaKeys>,
         /// The new association's keys, in hexadecimal.
         key: KeyText,
-        /// Time for which an old inbound association still opens packets, seconds.
+        /// Time for which an old inbound association still opens packets, in seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_seconds: Option<u64>,
     },
