@@ -91,7 +91,7 @@ fn buffer_bytes(text: &str) -> Result<u64, String> {
     bytes(text, BUFFER_UNIT)
 }
 
-/// Parses a size of at least one byte. `unit` is the unit of a number without a suffix, bytes.
+/// Parses a size of at least one byte. `unit` is the unit of a number without a suffix, in bytes.
 fn bytes(text: &str, unit: u64) -> Result<u64, String> {
     let bytes = Unit::Bytes.parse(text)?;
     let is_bare = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -193,10 +193,10 @@ struct Counts {
     /// The counts of the last report.
     reported: (u64, u64),
     next: Instant,
-    /// Reports replace each other in one line of the terminal.
+    /// True if standard error is a terminal, on which each report replaces the previous report in the same line.
     is_in_place: bool,
-    /// The packets go to standard output. Then only losses are reported, so that the reports rarely disturb the output
-    /// of the program that reads the packets.
+    /// True if the packets go to standard output. Then only losses are reported, so that the reports rarely disturb the
+    /// output of the program that reads the packets.
     is_output: bool,
 }
 
@@ -222,7 +222,8 @@ impl Counts {
         format!("capture: {} packets written{rejected}, {} lost{share}", self.written, self.lost)
     }
 
-    /// Reports the counts if a second has passed since the last report.
+    /// Reports the counts, at most once per second. If reports do not replace each other, only changed counts are
+    /// reported.
     fn report(&mut self) {
         let now = Instant::now();
         if now < self.next {
@@ -266,8 +267,8 @@ fn copy(
     out.finish()
 }
 
-/// Writes a packet, or a block that precedes all packets. Does not write the daemon's last block, the statistics, but
-/// counts the packets that this block reports as lost after the last packet.
+/// Writes a packet, or a block that precedes all packets. Does not write the daemon's last block, which contains the
+/// statistics. Counts the packets that this block reports as lost after the last packet.
 fn write(block: Block<'_>, out: &mut Output, filter: Option<&Filter>, counts: &mut Counts) -> io::Result<()> {
     let lost = match block.kind() {
         STATISTICS => block.lost().saturating_sub(counts.lost),
@@ -289,7 +290,7 @@ fn write(block: Block<'_>, out: &mut Output, filter: Option<&Filter>, counts: &m
     }
 }
 
-/// After a signal, lets the daemon end the capture, so that the last block is complete.
+/// Starts a thread that waits for a signal, and then lets the daemon end the capture. The last block is then complete.
 fn stop_on_signal(packets: &Subscription, stopped: &Arc<AtomicBool>) -> io::Result<()> {
     let (mut signals, end) = (Signals::new([SIGINT, SIGTERM])?, packets.end()?);
     let stopped = Arc::clone(stopped);

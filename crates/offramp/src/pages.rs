@@ -162,7 +162,7 @@ mod tests {
                 match line {
                     ".nf" | ".fi" => is_example = line == ".nf",
                     ".br" => assert!(!is_example, "{path:?}"),
-                    // These lines before the next section define its quotation marks.
+                    // The lines `.ie` and `.el` before the next section define the section's quotation marks.
                     line if line.starts_with(".ie ") || line.starts_with(".el ") => {}
                     line => {
                         assert_eq!(line.starts_with(' '), is_example, "{path:?}: {line}");

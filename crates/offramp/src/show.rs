@@ -23,7 +23,7 @@ const BITS_PER_BYTE: f64 = 8.0;
 /// Maximum duration on the command line, in seconds; the traffic library has the same maximum.
 const SECONDS_MAX: f64 = 86_400.0;
 
-/// Time between two outputs of `--watch` without `--interval`, seconds.
+/// Time between two outputs of `--watch` without `--interval`, in seconds.
 const WATCH_SECONDS: f64 = 1.0;
 
 /// Moves the cursor to the first column of the first line, and erases the screen (ECMA-48 CUP, ED).

@@ -222,9 +222,9 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
         (0..GUEST_PAIRS).for_each(|pair| assert!(guest.rx(pair).fill(200, 1526) > 0));
         guest
     });
-    // Until further pairs run, the first pair receives all flows. So the guest sends a frame on its last pair. A pair
-    // counts as running after its thread has fetched a frame. This frame is too short for the switch to learn a station
-    // from it.
+    // A queue pair counts as running after its thread has fetched a frame. Until further pairs run, the first pair
+    // receives all flows. So the guest sends a frame on its last pair. The frame is too short for the switch to learn a
+    // station from it.
     let last = guests[1].tx(GUEST_PAIRS - 1);
     last.stage(&VnetHeader::default(), &[&[0; 10]]).expect("room in the ring");
     last.publish();

@@ -80,7 +80,8 @@ fn the_experiments_are_listed_with_their_claims() {
     for name in ["lso ", "tx-checksum", "rx-checksum", "rsc", "jumbo", "lso-1g ", "lso-1g-duplex", "lso-transactions"] {
         assert!(text.lines().any(|line| line.starts_with(name)), "{name} in {text}");
     }
-    // The questions stand in one column, except the last line about --device.
+    // The last column of every line starts at the same position. Only the last line of the list, about --device, has no
+    // columns.
     let listed: Vec<&str> = text.lines().filter(|line| !line.starts_with("with --device")).collect();
     let column = listed[0].find("What").or_else(|| listed[0].find("Which")).unwrap_or(0);
     assert!(column > 0 && listed.iter().all(|line| line.as_bytes()[column - 1] == b' '), "{text}");

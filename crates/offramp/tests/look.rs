@@ -66,8 +66,8 @@ fn send(guest: &mut Guest, frame: &[u8]) {
 fn a_switch_shows_its_ports_stations_floods_and_reserved_frames() {
     let (bed, socket) = start("stations", "vlan = 7\nmac_addresses = [\"02:00:00:00:01:01\", \"02:00:00:00:01:02\"]\n");
     let mut guest = Guest::builder().connect(&socket);
-    // The hosts of the TAPs are in no VLAN, and ignore the guest's frames. The test looks at the counted reserved
-    // frame, and at the guest's addresses.
+    // The hosts of the TAPs are in no VLAN, and ignore the guest's frames. The test checks the count of reserved
+    // frames, and the guest's addresses.
     send(&mut guest, &frame(1, LLDP));
     send(&mut guest, &frame(1, BROADCAST));
     let lan = || shown_json(&bed, &["lan"])["switches"][0].clone();

@@ -358,7 +358,8 @@ fn moderation_is_set_shown_and_read_from_the_file() {
     let status = bed.show_at_rest();
     assert_eq!(direction(&status, "a", "receive")["wait_max_ns"], 50_000);
     assert!(direction(&status, "b", "receive")["interrupt_cost_ns"].as_u64().unwrap() > 0);
-    // A frame for b waits at most one gap, and many frames arrive in a gap, so there are fewer interrupts than frames.
+    // A frame for b waits at most 125 µs, the minimum time between two interrupts. Many frames arrive in this time, so
+    // there are fewer interrupts than frames.
     let [interrupts, frames] = ["interrupts", "frames_out"].map(|key| queue_sum(&status, "b", "receive", key));
     assert!(interrupts > 0 && interrupts < frames, "{interrupts} of {frames}");
 

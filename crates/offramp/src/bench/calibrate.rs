@@ -129,7 +129,7 @@ fn measure(args: &Args) -> Result<(Vec<Experiment>, Option<String>), TestbedErro
     // Enter the namespaces before any thread starts, because only a single-threaded process can enter a user namespace.
     privilege::enter()?;
     let without_rps = Rig::start(&RigConfig::default())?.without_rps().map(str::to_owned);
-    // The samples measure no round trips: one of the experiments measures requests.
+    // The samples need no separate measurement of round trips, because one of the experiments measures requests.
     let bench = Bench { program: std::env::current_exe()?, rtt_time: Duration::ZERO, rtt_rounds: 0, stop: &stop };
     let repeats = usize::from(args.repeats);
     let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * repeats);

@@ -1,4 +1,4 @@
-//! `offramp check`: the correctness of each offload of an interface.
+//! `offramp check`: checks each offload of an interface for correctness.
 
 pub mod guest;
 mod page;

@@ -28,11 +28,12 @@ use std::time::{Duration, Instant};
 /// Number of rounds of a default run: sufficient for a confidence interval, with a total run time below 90 s on two
 /// processors.
 const REPEATS: usize = 4;
-/// Number of rounds of a run with only on-request experiments, which have many variants and large effects.
+/// Number of rounds of a run that has only experiments on request: these run only if `--only` names them. They have
+/// many variants and large effects, so few rounds are sufficient.
 const ON_REQUEST_REPEATS: usize = 3;
 const SECONDS: f64 = 0.4;
-/// Estimated time of a sample in addition to its measured time: set-up, warm-up and round trips. Used until the first
-/// sample is done.
+/// Estimated time of a sample in addition to its measured time: set-up, warm-up and round trips. The estimate is used
+/// until the first sample is done.
 const SAMPLE_OVERHEAD_S: f64 = 0.3;
 const RTT_TIME: Duration = Duration::from_millis(40);
 /// Number of rounds of round-trip measurements. A mean round-trip time needs fewer rounds than a mean throughput, so
@@ -41,7 +42,7 @@ const RTT_ROUNDS: usize = 2;
 /// The settings of a run with `--thorough`.
 const THOROUGH_REPEATS: usize = 9;
 const THOROUGH_SECONDS: f64 = 2.0;
-/// The settings of a run with a guest, which may be emulated: fewer and longer samples.
+/// The settings of a run with a guest. The guest may be emulated, so the samples are fewer and longer.
 const GUEST_REPEATS: usize = 3;
 const GUEST_SECONDS: f64 = 0.6;
 const GUEST_RTT_TIME: Duration = Duration::from_millis(100);
@@ -247,7 +248,7 @@ impl Args {
         self.repeats.map_or(if self.thorough { THOROUGH_REPEATS } else { short }, usize::from)
     }
 
-    /// Returns whether `--only` names experiments, and every named experiment runs only if named.
+    /// Returns whether `--only` is given and names only experiments that run on request.
     fn is_on_request(&self) -> bool {
         let runs_when_named = |name: &String| {
             plan::experiments().iter().any(|of| of.on_request && (of.name == *name || of.group.as_ref() == Some(name)))
@@ -581,7 +582,7 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
     for experiment in &experiments {
         show(args, experiment);
     }
-    // Write the finished results even after a failure or a stop, as in a run on offramp's adapters.
+    // Write the finished results even after a failure or a stop, as `run_rig` does for a run on offramp's adapters.
     let finished = finish(args, started, machine::describe_device(), "none: the adapter is not ours", experiments);
     outcome.and(finished)
 }

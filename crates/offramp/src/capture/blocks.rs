@@ -2,16 +2,16 @@
 
 use std::io::{self, ErrorKind, Read};
 
-/// Initial size of the buffer, bytes.
+/// Initial size of the buffer, in bytes.
 const BUFFER_LEN: usize = 1 << 20;
-/// Maximum length of a block, bytes: a packet with its options.
+/// Maximum length of a block, in bytes: a packet with its options.
 const BLOCK_LEN_MAX: usize = 1 << 20;
-/// Length of the fields around a block's body, bytes: the type, and the block's length before and after the body.
+/// Length of the fields around a block's body, in bytes: the type, and the block's length before and after the body.
 const FRAME_LEN: usize = 12;
 /// Block types.
 pub const STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
-/// Offset of the packet data in an enhanced packet block, bytes.
+/// Offset of the packet data in an enhanced packet block, in bytes.
 const PACKET_DATA: usize = 28;
 /// The options `epb_dropcount`, `isb_osdrop` and `isb_usrdeliv`.
 const EPB_DROPCOUNT: u16 = 4;

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Size of the buffer of blocks, bytes.
+/// Size of the buffer of blocks, in bytes.
 const BUFFER_LEN: usize = 256 << 10;
 
 /// The destination of a capture's blocks.
@@ -32,7 +32,7 @@ pub struct Output {
 /// The files of a capture that does not fit into one file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ring {
-    /// Maximum size of a file, bytes; unlimited if 0.
+    /// Maximum size of a file, in bytes; unlimited if 0.
     pub file_bytes_max: u64,
     /// Number of files; the oldest file is overwritten. Unlimited if 0.
     pub files: usize,

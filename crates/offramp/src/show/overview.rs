@@ -8,7 +8,7 @@ use offramp_daemon::schema::{
 use std::path::Path;
 
 const INDENT: &str = "  ";
-/// Maximum length of the text for a host or a wire in the overview, characters.
+/// Maximum length of the text for a host or a wire in the overview, in characters.
 const PEER_LEN_MAX: usize = 22;
 /// Index of the first column with right-aligned figures. All later columns are right-aligned, too.
 const FIGURES_FROM: usize = 5;

@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
-/// Runs this program again without `--detach`, and prints its output until it is ready. Returns the status of a failed
-/// daemon. The daemon has its own process group: Ctrl-C in the terminal does not end it.
+/// Runs this program again without `--detach`, as the daemon, and prints the daemon's output until the daemon is ready.
+/// Returns the status of a failed daemon. The daemon has its own process group: Ctrl-C in the terminal does not end it.
 pub fn run() -> ExitCode {
     let args = env::args_os().skip(1).filter(|arg| arg != "--detach");
     let spawn =

@@ -9,7 +9,7 @@ use toml::Value;
 
 /// The name of the switch.
 const SWITCH: &str = "lan";
-/// Maximum length of a port's name, bytes.
+/// Maximum length of a port's name, in bytes.
 const NAME_LEN_MAX: usize = 32;
 
 /// The ports of the switch.

@@ -1,4 +1,5 @@
-//! The picture of the crates, as an SVG: a box for each crate, and an arrow for each dependency that no other implies.
+//! The picture of the crates, as an SVG: a box for each crate, and an arrow for each dependency that no other
+//! dependency implies.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -16,10 +17,10 @@ const BOX_HEIGHT: f64 = 46.0;
 const GAP: f64 = 22.0;
 const LAYER_HEIGHT: f64 = 98.0;
 const MARGIN: f64 = 12.0;
-/// Width of the place that an arrow takes in a layer that it crosses.
+/// Width that an arrow needs in a layer that it crosses.
 const CROSSING_WIDTH: f64 = 8.0;
-/// Number of passes over the layers in each direction. A pass sorts every layer by its neighbours, and the order no
-/// longer changes after a few passes.
+/// Number of sorts of the layers in each direction. Each sort orders the places of every layer by their neighbours. The
+/// order no longer changes after a few sorts.
 const PASSES: usize = 8;
 
 const STYLE: &str = r#"<style>

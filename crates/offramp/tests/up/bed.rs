@@ -299,9 +299,9 @@ impl Bed {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Waits until all frames sent by a port have reached the other port's host, and returns the output of `show`.
-    /// Waiting is necessary because a connection's last frames follow its data, and the counters are not read at the
-    /// same time. Fails if a frame is lost.
+    /// Waits until all frames sent by a port have reached the other port's host, and returns the output of `show`. The
+    /// wait is necessary for two reasons: the last frames of a connection follow its data, and the counters of the two
+    /// ports are not read at the same time. Fails if a frame is lost.
     pub fn show_at_rest(&self) -> Value {
         let mut status = self.show();
         let arrived = |status: &Value, from, to| {

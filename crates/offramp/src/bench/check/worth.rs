@@ -1,4 +1,4 @@
-//! The worth of each correct offload, as measured by `offramp lab --device`.
+//! Measures the worth of each correct offload with the experiments of `offramp lab --device`.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
