@@ -86,7 +86,7 @@ fn settings() -> [(&'static str, u64, Option<Vec<u8>>); 5] {
 }
 
 /// Runs a workload twice, each time after its preparation. Only the second run is counted, because the first run
-/// touches cold memory. The function prints the workload's name, so that the printed names are in the same order as the
+/// touches cold memory. The function prints the workload's name, so the printed names are in the same order as the
 /// counts.
 fn count<T>(name: &str, on: &mut T, prepare: impl Fn(&mut T), work: impl Fn(&mut T)) {
     prepare(on);

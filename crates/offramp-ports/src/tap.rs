@@ -2,7 +2,7 @@
 //!
 //! A created interface exists as long as its network namespace exists and one of its descriptors is open. The kernel
 //! removes the interface even if the process crashes or the namespace is deleted. [`Tap::attach`] instead uses an
-//! interface made by another program. That interface remains after the adapter ends.
+//! interface made by another program. Such an interface remains after the adapter ends.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -242,7 +242,7 @@ impl Tap {
         &self.shared.name
     }
 
-    /// Returns the MTU that the interface had when it was opened, in bytes of the IP packet.
+    /// Returns the MTU of the interface at its opening, in bytes of the IP packet.
     pub fn mtu(&self) -> u32 {
         self.mtu
     }

@@ -283,8 +283,8 @@ impl VhostUser {
     /// destroys its I/O context. The queues continue without a guest until the queues' threads drop the queues.
     pub fn close(&mut self) {
         self.begin_close();
-        // No thread polls the queues that were not taken. Drop these queues, so that the control thread does not wait
-        // for their answers.
+        // `queues` still contains the queues that were not taken, and no thread polls them. Drop these queues;
+        // otherwise the control thread would wait for their answers.
         self.queues.clear();
         if let Some(control) = self.control.take() {
             // The thread never sends: the call returns when the thread drops its end, also after a panic.

@@ -150,7 +150,7 @@ struct Sender {
     rng: ChaCha8Rng,
     at: Vec<u64>,
     ids: Vec<u16>,
-    /// The flow that is sending, and the number of frames that it sends before another flow is chosen.
+    /// The flow of the next frame, and the number of its frames before another flow is chosen.
     turn: (usize, usize),
 }
 

@@ -433,8 +433,8 @@ fn disorder(random: &mut ChaCha8Rng, packets: &mut Vec<Packet>, n: usize) -> &'s
     }
 }
 
-/// Changes one field of one frame. For each difference from the kernel that is permitted here, a row of the tables
-/// above states the expected outcome.
+/// Changes one field of one frame. For each permitted difference from the kernel, a row of the tables above states the
+/// expected outcome.
 fn mutate(random: &mut ChaCha8Rng, packet: &mut Packet) -> (&'static str, Option<&'static str>) {
     let name = match random.random_range(0..4) {
         0 => mutate_network(random, packet),

@@ -422,8 +422,7 @@ struct Interleaving {
     bench: Bench,
     case: Case,
     sleep: Option<Sleep>,
-    /// The number of interrupts that had been counted when the driver disabled interrupts. `None` while interrupts are
-    /// enabled.
+    /// The number of interrupts counted before the driver disabled interrupts. `None` while interrupts are enabled.
     forbidden_since: Option<u64>,
     wait_max_ns: u64,
 }

@@ -353,7 +353,7 @@ fn calls_that_lead_into_each_other_hold_no_thread() {
     wait_until("the end of the threads", || call_threads() == 0);
 }
 
-/// Returns the number of connections that the test with a storm of connections makes. `.ci/nightly` uses 10,000.
+/// Returns the number of connections in the test with a storm of connections. `.ci/nightly` uses 10,000.
 fn storm_connections() -> usize {
     std::env::var("OFFRAMP_STORM_CONNECTIONS").map_or(1000, |number| number.parse().expect("a number"))
 }

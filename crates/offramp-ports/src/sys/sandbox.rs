@@ -203,7 +203,7 @@ const fn without_execution(number: libc::c_long) -> Call {
     bits(number, 2, libc::PROT_EXEC as u64, 0)
 }
 
-/// Calls that every thread needs: for the allocator, locks, clocks, signals, the start and end of a thread, and the
+/// The calls needed by every thread: for the allocator, locks, clocks, signals, the start and end of a thread, and the
 /// message of a panic.
 const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_brk),
@@ -408,8 +408,9 @@ const MAKING: &[Call] = &[
     any(libc::SYS_rename),
 ];
 
-/// Calls that libraries make in any thread, and that may fail. The allocator reads the number of processors and the
-/// overcommit mode. A panic reads the program's file and the working directory.
+/// Calls made by libraries in any thread. The filter lets these calls fail with `EACCES`, unless the kind of thread
+/// permits them. The allocator reads the number of processors and the overcommit mode. A panic reads the program's file
+/// and the working directory.
 const TRIED: &[libc::c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_getcwd,

@@ -271,8 +271,8 @@ impl Control {
     }
 
     /// Returns the settings for one data ring. The guest chooses its receive pairs, unless the frontend serves the
-    /// control queue. The guest can transmit on all pairs enabled by its frontend, so that frames queued before the
-    /// guest reduced its number of pairs are not lost.
+    /// control queue. The guest can transmit on all pairs enabled by its frontend. Otherwise, a guest with fewer pairs
+    /// than before would lose the frames queued earlier.
     pub(super) fn of_ring(&self, settings: &Settings, vring: usize) -> RingSettings {
         let (side, pair) = Side::of(vring);
         let has_chosen = self.negotiated & CTRL_VQ != 0 && self.has_run;

@@ -116,8 +116,8 @@ impl Rss {
         Some(of_hash.copied().unwrap_or(*unclassified).into())
     }
 
-    /// Returns the pair for a frame that another host has sent and that is not yet segmented, if the guest steers its
-    /// flows. `frames` is the number of frames that this frame makes on the wire.
+    /// Returns the pair for an unsegmented frame from another host, if the guest steers its flows. `frames` is the
+    /// number of frames after segmentation.
     pub(super) fn pair_of(&self, frame: &Frame<'_>, frames: usize) -> Option<usize> {
         if !self.spreads() {
             return None;

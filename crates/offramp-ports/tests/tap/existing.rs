@@ -14,8 +14,8 @@ fn attach(ns: &offramp_ports::sys::NetNs, name: &str, queues: u16) -> Result<Tap
     ns.run(|| Tap::attach(name, queues)).unwrap()
 }
 
-/// Attaches to an interface that was in use before. Retries while the interface is in use: a process that another test
-/// has forked keeps copies of the old descriptors until it executes its program.
+/// Attaches to an interface after its previous use. Retries while the interface is still in use: a process forked by
+/// another test keeps copies of the old descriptors until it executes its program.
 fn attach_again(ns: &offramp_ports::sys::NetNs, name: &str, queues: u16) -> Tap {
     loop {
         match attach(ns, name, queues) {

@@ -10,8 +10,8 @@ const fn argument_at(nth: u32) -> u32 {
 }
 
 /// Makes the kernel refuse anonymous mappings of at least `len` bytes that replace another mapping (`MAP_FIXED`). The
-/// refusal applies to this thread and to the threads that this thread starts later. `vm.overcommit_memory = 2` has the
-/// same effect when memory is short.
+/// refusal applies to this thread and to all threads started by it later. `vm.overcommit_memory = 2` has the same
+/// effect when memory is short.
 pub fn refuse_anonymous_memory_in_place_of_other(len: u32) {
     let flags = (libc::MAP_FIXED | libc::MAP_ANONYMOUS) as u32;
     install(&[

@@ -33,8 +33,8 @@ impl Control {
             commands.extend(wish.map(|wish| command(VIRTIO_NET_CTRL_NOTF_COAL, number, &wish_bytes(wish))));
         }
         commands.extend(self.steering_commands());
-        // A ring of an unused pair needs no separate command: it has the settings that the guest made for all rings of
-        // its direction.
+        // A ring of an unused pair needs no separate command: it has the guest's settings for all rings of its
+        // direction.
         for (vring, wish) in coalescing.iter().enumerate().take(2 * usize::from(*queue_pairs)) {
             if let Some(wish) = wish.filter(|wish| of_all[vring % 2] != Some(*wish)) {
                 let fields = [&(vring as u32).to_le_bytes()[..], &wish_bytes(wish)].concat();

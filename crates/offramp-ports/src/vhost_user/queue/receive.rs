@@ -116,8 +116,8 @@ impl QueueState {
 
     /// Starts a frame in the guest's buffers. Returns false if `IN_ORDER` was negotiated, because frames are completed
     /// in a different order than they were started. Returns false if the filter rejects the frame; the adapter then
-    /// delivers the whole frame, which is counted as rejected. Returns false if hashes are reported, because only a
-    /// complete frame can be hashed.
+    /// delivers the whole frame, and the port counts the frame as rejected. Returns false if hashes are reported,
+    /// because only a complete frame can be hashed.
     pub(super) fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         let is_lent = !self.out_of_buffers && !self.is_in_order && !self.reports_hashes() && self.admit(head).is_ok();
         if is_lent {

@@ -9,9 +9,8 @@ use offramp_offload::checksum::SharedBytes;
 use offramp_offload::meta::{Cwr, SegmentationKind, TxMeta};
 use offramp_virtio::ring::Chain;
 
-/// Cost of each buffer of a frame after the first buffer, in equivalent bytes: the number of bytes that can be copied
-/// in the same time. Reading a descriptor and copying from a separate buffer take as long as copying one or two cache
-/// lines.
+/// Cost of each buffer of a frame after the first buffer: the number of bytes copied in the same time. Reading a
+/// descriptor and copying from a separate buffer take as long as copying one or two cache lines.
 const DESCRIPTOR_COST_BYTES: usize = 64;
 
 /// Number of bytes of a kept frame that are copied into private memory. Usual headers fit, with options and with
