@@ -524,7 +524,7 @@ impl Moderator {
         &self.config
     }
 
-    /// Returns the time for which the oldest waiting frame has waited, in nanoseconds.
+    /// Returns the wait of the oldest waiting frame up to now, in nanoseconds.
     #[inline]
     pub fn waited_ns(&self, now_ns: u64) -> u64 {
         if self.waiting.frames == 0 { 0 } else { now_ns.saturating_sub(self.waiting.first_ns) }

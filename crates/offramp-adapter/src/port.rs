@@ -99,9 +99,8 @@ pub trait Interrupts {
     /// Returns the number of interrupts sent since the last call, including interrupts that were not deferred.
     fn send_due(&mut self, now_ns: u64) -> InterruptCounts;
 
-    /// Returns and removes one recorded wait, in nanoseconds. A wait is recorded when a deferred interrupt is sent: the
-    /// time for which the oldest received frame has waited for it. The caller repeats the call until the result is
-    /// `None`.
+    /// Returns and removes one recorded wait, in nanoseconds. When a deferred interrupt is sent, the port records the
+    /// wait of the oldest received frame for this interrupt. The caller repeats the call until the result is `None`.
     fn take_wait_ns(&mut self) -> Option<u64> {
         None
     }
@@ -185,8 +184,8 @@ pub trait HostPort: InPlace {
 
     /// Lends the last fetched frame as [`HostPort::tx_frame`] does, but the payload may lie in the host's memory
     /// ([`Frame::shared`], up to [`SHARED_PIECES_MAX`] pieces). The caller reads each byte of the payload once. Before
-    /// a second read, the caller calls [`HostPort::tx_frame`], which copies the payload into the port's own memory. A
-    /// port that always has the frame in its own memory can use the default method.
+    /// a second read, the caller calls [`HostPort::tx_frame`]. This call copies the payload into the port's own memory.
+    /// A port that always has the frame in its own memory can use the default method.
     #[inline]
     fn tx_lend(&mut self) -> Frame<'_> {
         self.tx_frame()

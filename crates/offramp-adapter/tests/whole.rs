@@ -1,5 +1,5 @@
-//! Tests of super-frames that are handed over whole. If Linux segments such a super-frame, the result must equal
-//! offramp's segments, even if a driver left header fields empty.
+//! Tests of super-frames handed over whole. If Linux segments such a super-frame, the result must equal offramp's
+//! segments, even if a driver left header fields empty.
 
 use crate::packet::{Checksum, DF, FIN, MF, PSH, Packet, pattern, slow_sum};
 use crate::support::MemoryHost;

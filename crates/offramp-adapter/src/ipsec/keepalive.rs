@@ -39,7 +39,7 @@ pub(super) struct Keepalive {
 /// The last packet that an association sent.
 #[derive(Debug, Default)]
 struct Last {
-    /// Time at which the last packet was sent, in nanoseconds; `None` before the first packet.
+    /// Time of the last sent packet, in nanoseconds; `None` before the first packet.
     at_ns: Option<u64>,
     /// The headers of the last sealed frame, from which a keepalive is made.
     headers: Vec<u8>,

@@ -26,7 +26,7 @@ const MAC_GROUP: u8 = 1;
 
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;
-/// Length of the ICMP header, in bytes: type, code, checksum, and four bytes that contain the MTU.
+/// Length of the ICMP header, in bytes: type, code, checksum, and four bytes with the MTU.
 const ICMP_HEADER_LEN: usize = 8;
 const ICMP_CHECKSUM_OFFSET: usize = 2;
 /// Type and code: destination unreachable, fragmentation needed and DF set.

@@ -288,8 +288,8 @@ impl Deliver {
         rest.frames_left() == 0
     }
 
-    /// Delivers a frame received from a wire, which other ports also receive. The frame's bytes do not change: a sealed
-    /// frame is opened in a copy.
+    /// Delivers a frame received from a wire. Other ports also receive this frame. The frame's bytes do not change: a
+    /// sealed frame is opened in a copy.
     pub(crate) fn push_shared(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,

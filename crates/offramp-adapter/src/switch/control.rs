@@ -283,7 +283,7 @@ impl<P> SwitchControl<P> {
     }
 
     /// Requests the known stations, at most `stations_max` of them in the list. The switch's thread sends the list
-    /// after some batches; a thread that stalls or has ended sends none, so the caller must limit its wait.
+    /// after some batches. A stalled or ended thread sends no list, so the caller must limit its wait.
     pub fn stations(&self, stations_max: usize) -> Receiver<StationList> {
         let (reading, list) = Reading::new(stations_max.min(self.config.stations_max));
         self.ask(self.lock(), Request::List(reading));
