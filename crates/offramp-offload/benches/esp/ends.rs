@@ -28,8 +28,8 @@ pub fn inbound(suite: Suite) -> InboundSa {
     InboundSa::with_library(&config(suite), crate::library()).expect("a right description")
 }
 
-/// Bytes that start on a cache line, so that all contenders have the same alignment. Buffers from an allocator would
-/// start at different multiples of sixteen bytes.
+/// Bytes aligned to a cache line, so all contenders have the same alignment. Buffers from an allocator would start at
+/// different multiples of sixteen bytes.
 pub struct Aligned {
     bytes: Vec<u8>,
     from: usize,
