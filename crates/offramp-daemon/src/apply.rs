@@ -43,7 +43,7 @@ pub fn start(daemon: &Arc<Daemon>, asked: Receiver<Asked>) -> io::Result<()> {
             if let Ok(difference) = &made {
                 publish(difference, &daemon.threads().events);
             }
-            // Sending fails only if the thread that asked for the change has panicked; the error is ignored.
+            // Sending fails only if the requesting thread has panicked; the error is ignored.
             let _ = outcome.send(made);
             if is_last {
                 return;
@@ -149,8 +149,8 @@ impl Daemon {
 
         let mut state = self.state();
         change_kept(&kept).map_err(|message| (RefusalCode::HostRefused, message))?;
-        // From here on, the change is made and cannot be undone. No later step can fail. Even a stalled switch, which
-        // has not yet dropped a removed port, accepts the new port that replaces the removed port.
+        // From here on, the change is made and cannot be undone. No later step can fail. Even a stalled switch accepts
+        // a new port in place of a removed port, although it has not yet dropped the removed port.
         let ports = Arc::unwrap_or_clone(take(&mut state.ports));
         let (stay, gone) = ports.into_iter().partition(|port| places.contains_key(&*port.name));
         state.ports = Arc::new(stay);

@@ -185,8 +185,8 @@ impl Daemon {
             port.control.set_limits(limits);
         }
         port.wake();
-        // The list also includes a feature that the request does not name, if its use changes because it depends on a
-        // named feature.
+        // The list also includes a feature not named in the request, if its use changes because it depends on a named
+        // feature.
         let changed = before.symmetric_difference(port.host.in_use(port.control.offloads()));
         let answer = Changed {
             port: port.name.clone(),

@@ -47,7 +47,7 @@ pub struct Port {
     pub capture: Arc<CapturePoint>,
     /// The rates over the last second, sampled by the watchdog.
     pub rates: PortRates,
-    /// The port on its switch or link, and the handle that removes the port from it; `None` on a cable.
+    /// The port on its switch or link, and the handle for removing the port from it; `None` on a cable.
     pub on_switch: Option<(Arc<SwitchPort>, Arc<SwitchControl<AnyHost>>)>,
     /// The switch port of the interface on the wire.
     pub interface: Option<Arc<SwitchPort>>,

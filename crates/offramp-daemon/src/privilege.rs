@@ -181,8 +181,8 @@ impl Identity {
     }
 }
 
-/// Returns whether the process is root of the machine, or root of a container with a user namespace. A container is a
-/// user namespace with users besides root, and with a `/run` to which its root can write. Any other root in a user
+/// Returns whether the process is root of the machine, or root of a container with a user namespace. Here, a container
+/// is a user namespace with the user "nobody", and with a `/run` writable by its root. Any other root in a user
 /// namespace is an ordinary user (`user_namespaces(7)`).
 pub fn is_root_of_system() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

@@ -53,8 +53,8 @@ const FIRST_GENERATION: u64 = 2;
 const VERSION_LINE: &str = "offramp keys 1";
 const GENERATION: &str = "generation ";
 const CHECKSUM: &str = "sha256 ";
-/// Maximum length in bytes of the line of one key, and of a whole file, which has one line per key and up to 16 further
-/// lines.
+/// Maximum length of a key's line, and maximum length of a whole file, in bytes. A file has one line per key and up to
+/// 16 further lines.
 const LINE_LEN_MAX: u64 = 128;
 const FILE_LEN_MAX: u64 = (KEYS_MAX as u64 + 16) * LINE_LEN_MAX;
 /// Time between two checks for newly accepted sequence numbers of inbound keys.

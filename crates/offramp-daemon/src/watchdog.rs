@@ -35,9 +35,9 @@ const LOOKS_PER_RATES: usize = 4;
 /// Maximum time between two checks, in nanoseconds. After a longer time, the watchdog measures the stall anew, because
 /// the machine was suspended or was too busy to run the watchdog.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
-/// Durations of a thread's stall in nanoseconds; a thread that sleeps stalls only after [`SLEEP_MAX`]. After the first
-/// duration, the watchdog reports and interrupts the thread. After the second duration, the watchdog disconnects the
-/// port's frontend.
+/// Durations of a thread's stall in nanoseconds; a sleeping thread counts as stalled only after [`SLEEP_MAX`]. After
+/// the first duration, the watchdog reports and interrupts the thread. After the second duration, the watchdog
+/// disconnects the port's frontend.
 const NAMED_NS: u64 = 1_000_000_000;
 const ENDED_NS: u64 = 2 * NAMED_NS;
 
@@ -276,7 +276,7 @@ fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
     }
 }
 
-/// Reports each host and each interface of the port that is gone for good, once.
+/// Reports the lost hosts and interfaces of the port, each once. A lost host or interface is gone for good.
 fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     for (who, errno) in port.gone() {
         if reported.insert(who.clone()) {

@@ -4,7 +4,7 @@ use crate::schema::unknown;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of characters that a message quotes of a line of the file.
+/// Maximum number of characters quoted from a line of the file in a message.
 const QUOTE_CHARS_MAX: usize = 60;
 
 /// The reason for refusing a configuration, as a one-line message.

@@ -156,7 +156,7 @@ pub struct PortConfig {
     pub ipsec: IpsecConfig,
     /// Allowed source addresses of the host.
     pub security: PortSecurity,
-    /// True if the port is isolated on its switch: it then reaches only ports that are not isolated.
+    /// True if the port is isolated on its switch: it then reaches only non-isolated ports.
     pub isolated: bool,
 }
 

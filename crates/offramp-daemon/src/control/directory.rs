@@ -101,8 +101,8 @@ fn outer_user(user: Uid, map: &str) -> u32 {
     outer.unwrap_or(user.as_raw())
 }
 
-/// Returns the reason why `path` is not a directory that belongs to `user` and to which no other user can write.
-/// Returns `None` if there is no such reason, or if nothing exists at `path`.
+/// Returns the reason why `path` is not a private directory of `user`: a directory owned by this user, and not writable
+/// by any other user. Returns `None` if there is no such reason, or if nothing exists at `path`.
 fn fault(path: &Path, user: Uid) -> Option<String> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,

@@ -295,8 +295,8 @@ fn log(peer: Option<Peer>, change: &str, is_done: bool) {
     log!("offramp: {client}: {change}: {}", if is_done { "done" } else { "refused" });
 }
 
-/// Returns the text of a log line about the changes that a request makes; `None` if the request changes nothing. With
-/// the log, an operator can later find the client that made a change.
+/// Returns the text of a log line about the changes by a request; `None` if the request changes nothing. With the log,
+/// an operator can later find the client that made a change.
 fn logged(request: &Request) -> Option<String> {
     match request {
         Request::Show { .. } | Request::Monitor { .. } | Request::Capture { .. } => None,

@@ -240,7 +240,7 @@ fn check_number(key: &str, value: &Value, range: &RangeInclusive<i64>) -> Result
 }
 
 /// Returns a moderation with at least `usecs` microseconds between two interrupts; with 0, the moderation is off. The
-/// time is rounded up, so that the interrupt rate is a whole number of interrupts per second.
+/// time is rounded up, so the interrupt rate is a whole number of interrupts per second.
 pub fn fixed_gap(usecs: u32) -> ModerationConfig {
     let policy = match MICROSECONDS_PER_SECOND.checked_div(usecs) {
         None => Policy::Off,
