@@ -193,9 +193,9 @@ struct Counts {
     /// The counts of the last report.
     reported: (u64, u64),
     next: Instant,
-    /// True if standard error is a terminal, on which each report replaces the previous report in the same line.
+    /// True if each report replaces the previous report in the same line of a terminal.
     is_in_place: bool,
-    /// True if the packets go to standard output. Then only losses are reported, so that the reports rarely disturb the
+    /// True if the packets go to standard output. Then only losses are reported, because reports could disturb the
     /// output of the program that reads the packets.
     is_output: bool,
 }
@@ -268,7 +268,7 @@ fn copy(
 }
 
 /// Writes a packet, or a block that precedes all packets. Does not write the daemon's last block, which contains the
-/// statistics. Counts the packets that this block reports as lost after the last packet.
+/// statistics. Counts the packets lost after the last packet, as reported by this block.
 fn write(block: Block<'_>, out: &mut Output, filter: Option<&Filter>, counts: &mut Counts) -> io::Result<()> {
     let lost = match block.kind() {
         STATISTICS => block.lost().saturating_sub(counts.lost),

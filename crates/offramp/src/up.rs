@@ -23,9 +23,9 @@ docs/deployment.md.
 
 Exit status: 0 ended by a signal; 1 ended with frames left; 2 wrong options or file, or nothing began.";
 
-/// The example file that the error for a missing file proposes, at the path where the package installs it.
+/// The example file proposed by the error for a missing file, at the path where the package installs it.
 const EXAMPLE: &str = "/usr/share/doc/offramp/examples/vm.toml";
-/// A command that starts the daemon without a file. [`NOTES`] shows the same command.
+/// A command for a start without a file. [`NOTES`] shows the same command.
 const WITHOUT_FILE: &str = "offramp up --tap ofr0=198.18.0.1/24 --vhost-user /tmp/vm0.sock";
 
 /// The backend's capabilities, as specified in QEMU's `docs/interop/vhost-user.json`.

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 /// Number of rounds of a default run: sufficient for a confidence interval, with a total run time below 90 s on two
 /// processors.
 const REPEATS: usize = 4;
-/// Number of rounds of a run that has only experiments on request: these run only if `--only` names them. They have
-/// many variants and large effects, so few rounds are sufficient.
+/// Number of rounds of a run with only experiments on request. These experiments run only if `--only` names them. They
+/// have many variants and large effects, so few rounds are sufficient.
 const ON_REQUEST_REPEATS: usize = 3;
 const SECONDS: f64 = 0.4;
 /// Estimated time of a sample in addition to its measured time: set-up, warm-up and round trips. The estimate is used

@@ -17,7 +17,7 @@ const BOX_HEIGHT: f64 = 46.0;
 const GAP: f64 = 22.0;
 const LAYER_HEIGHT: f64 = 98.0;
 const MARGIN: f64 = 12.0;
-/// Width that an arrow needs in a layer that it crosses.
+/// Width needed by an arrow in a crossed layer.
 const CROSSING_WIDTH: f64 = 8.0;
 /// Number of sorts of the layers in each direction. Each sort orders the places of every layer by their neighbours. The
 /// order no longer changes after a few sorts.
