@@ -107,8 +107,8 @@ fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
             guest.rx(1).fill(64, 2048);
         }
         carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
-        // While the control queue is disabled, the guest still does not receive on the second pair. A monitor that
-        // resumes a guest enables the control queue last.
+        // The guest has not yet enabled its second pair. A disabled control queue does not change this: the guest still
+        // receives nothing on the second pair. A monitor that resumes a guest enables the control queue last.
         b.frontend().set_vring_enable(CONTROL, false).unwrap();
         b.frontend().set_vring_enable(SECOND_RECEIVE, true).unwrap();
         let lost = || rig.received(1, |count| count.lost(Loss::Drop));

@@ -44,8 +44,8 @@ pub(super) fn set_short_header(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(SHORT_HEADER_LEN)
 }
 
-/// Makes the kernel report the VLAN tags that it removes, and exclude frames transmitted by this machine. With
-/// `qdisc_bypass`, the socket's own frames bypass the queueing discipline.
+/// Makes the kernel report removed VLAN tags, and receive no frames transmitted by this machine itself. With
+/// `qdisc_bypass`, frames sent by the socket bypass the queueing discipline.
 pub(super) fn set_options(fd: BorrowedFd<'_>, qdisc_bypass: bool) -> io::Result<()> {
     set_int(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
     if qdisc_bypass {

@@ -523,10 +523,10 @@ impl Device {
     }
 }
 
-/// Returns whether a descriptor is the write end of a pipe, or a socket, which User Mode Linux uses in place of a pipe.
-/// Returns false for a socket whose peer is this process, such as the frontend's end of its connection to this port.
-/// Returns false for a readable end of a pipe. While this process holds such an end, a write to the full pipe blocks in
-/// place of failing.
+/// Returns whether a descriptor is the write end of a pipe, or a socket (User Mode Linux uses a socket in place of a
+/// pipe). Returns false for a socket whose peer is this process, such as the frontend's end of its connection to this
+/// port. Returns false for a readable end of a pipe: while this process holds such an end, a write to the full pipe
+/// blocks in place of failing.
 fn is_pipe(fd: &OwnedFd) -> bool {
     let kind = fstat(fd).map_or(SFlag::empty(), |stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
     let is_written = || fcntl(fd, FcntlArg::F_GETFL).is_ok_and(|flags| flags & libc::O_ACCMODE == libc::O_WRONLY);
