@@ -20,9 +20,9 @@ const SHARED_RUN_MAX: usize = 16;
 /// Linux requests at least 48 (`TCP_MIN_MSS`). With one byte per segment, a super-frame would use up 65,535 sequence
 /// numbers.
 const SEGMENT_SIZE_MIN: u16 = 8;
-/// Unit of the payload sizes of IP fragments, bytes (RFC 791 3.1).
+/// Unit of the payload sizes of IP fragments, in bytes (RFC 791 3.1).
 const FRAGMENT_UNIT: usize = 8;
-/// Length of an IPv6 fragment header, bytes (RFC 8200 4.5).
+/// Length of an IPv6 fragment header, in bytes (RFC 8200 4.5).
 const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 
 /// An association, and the cipher context with which a queue pair seals.

@@ -7,12 +7,12 @@ use offramp_offload::checksum::{self, Sum};
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{FrameLayout, IPV6_HEADER_LEN, Network};
 
-/// Minimum time between two answers of a queue pair, nanoseconds (RFC 1812 4.3.2.8 and RFC 4443 2.4 (f) require a rate
-/// limit).
+/// Minimum time between two answers of a queue pair, in nanoseconds (RFC 1812 4.3.2.8 and RFC 4443 2.4 (f) require a
+/// rate limit).
 const ANSWER_GAP_NS: u64 = 10_000_000;
-/// Maximum length of an IPv4 answer, bytes (RFC 1812 4.3.2.3).
+/// Maximum length of an IPv4 answer, in bytes (RFC 1812 4.3.2.3).
 const IPV4_ANSWER_LEN_MAX: usize = 576;
-/// Maximum length of an IPv6 answer, bytes (RFC 4443 3.2: the minimum MTU).
+/// Maximum length of an IPv6 answer, in bytes (RFC 4443 3.2: the minimum MTU).
 const IPV6_ANSWER_LEN_MAX: usize = 1280;
 
 const IPV4_HEADER_LEN: usize = 20;

@@ -26,7 +26,7 @@ pub(super) struct Port<P> {
     /// Receive offloads accepted by the host and allowed by the user.
     pub(super) enabled: Offloads,
     pub(super) floods: Option<TokenBucket>,
-    /// Bytes by which earlier turns exceeded their budget, and by which later turns are still to be shortened.
+    /// Number of bytes by which earlier turns exceeded their budget. Later turns are shortened by this number.
     pub(super) debt_bytes: usize,
 }
 

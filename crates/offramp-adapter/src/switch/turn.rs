@@ -137,7 +137,8 @@ impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
         (0..count).filter(|&nth| self.bring_sealed(to, start(nth)..start(nth) + len, now_ns)).count()
     }
 
-    /// The host did not send the keepalive, so an undeliverable keepalive is not counted.
+    /// Sends a keepalive to its destination ports. The host did not send the keepalive, so an undeliverable keepalive
+    /// is not counted.
     fn put_keepalive(&mut self, frame: &[u8], vlans: &PortVlans, now_ns: u64) -> bool {
         let place = SEALED_AT..SEALED_AT + frame.len();
         self.switch.sealed.memory_mut()[place.clone()].copy_from_slice(frame);

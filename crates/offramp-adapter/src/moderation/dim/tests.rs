@@ -60,8 +60,8 @@ fn while_it_gets_better_it_climbs_to_the_edge_and_parks() {
 #[test]
 fn it_turns_when_it_gets_worse_and_parks_one_step_back() {
     let mut dim = climb();
-    // The climb takes two steps right. The rates get worse, so the climb takes one step left. After this step the rates
-    // improve, so the climb is on a top.
+    // The hill climb takes two steps to the right. Then the rates get worse, so the climb takes one step to the left.
+    // After this step, the rates improve, so the climb has reached a top.
     assert_eq!(indices(&mut dim, [better(0), better(1), better(0), better(1)]), [2, 3, 2, 2]);
     assert_eq!(dim.tuning, Tuning::OnTop);
 }
