@@ -1,7 +1,7 @@
 //! The anti-replay window (RFC 4303 3.4.3) with extended sequence numbers (RFC 4303 appendix A,
 //! RFC 4304).
 
-/// Minimum window size, packets (RFC 4303 3.4.3 requires support for at least 32).
+/// Minimum window size, in packets (RFC 4303 3.4.3 requires support for at least 32).
 pub const REPLAY_WINDOW_MIN: u32 = 32;
 /// Maximum window size, packets. On one wire, a window of a few thousand packets is enough. With one thread per queue
 /// pair, a pair without processor time lags behind by the number of packets that the other pairs send. A window of

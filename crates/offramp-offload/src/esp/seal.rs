@@ -25,7 +25,7 @@ use std::ops::Range;
 /// Maximum length of an IPv4 packet, and of the bytes after an IPv6 header, in bytes.
 const IP_LEN_MAX: usize = u16::MAX as usize;
 
-/// Alignment of the trailer's end on the fast path, bytes (RFC 4303 2.4).
+/// Alignment of the trailer's end on the fast path, in bytes (RFC 4303 2.4).
 const COMMON_ALIGNMENT: usize = 4;
 
 /// The offsets of a sealed frame, the packet's sequence number, and the lifetime limit that the packet reached.
