@@ -6,7 +6,7 @@ use nix::sys::mman::MapFlags;
 use std::fs::File;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Length of the guest-physical memory per bit of the log, bytes (vhost-user, "Migration").
+/// Length of the guest-physical memory per bit of the log, in bytes (vhost-user, "Migration").
 const LOG_PAGE_LEN: u64 = 4096;
 
 /// The dirty log: one bit for each page of guest-physical memory. A bit is set after the page was written, and before

@@ -130,8 +130,8 @@ impl GuestMemory {
 
     fn with_new(&self, extent: Extent, file: &File, bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
-        // Check the limit before any mapping: a guest that uses up all addresses would take the addresses from other
-        // guests.
+        // Check the limit before any mapping. Otherwise, one guest could use up the addresses of this process, and no
+        // memory of other guests could be mapped.
         let bytes = self.size().1.saturating_add(extent.len);
         if bytes > bytes_max {
             return Err(MemoryError::TooLarge { bytes, bytes_max });
