@@ -40,7 +40,8 @@ fn memory_on_huge_pages_carries_frames_and_is_unmapped_whatever_its_length() {
     let mut b = rig.guest(1, &case.guest());
     b.rx(0).fill(64, 1526);
     let (own, frame) = (mappings(), frame(&mut rng(), 100));
-    // Regions shorter than a huge page, of one and a half huge pages, and across the border of two huge pages (2 MiB).
+    // The first region is shorter than a huge page (2 MiB), the second has one and a half huge pages, and the third
+    // lies across the border of two huge pages.
     for (len, file_offset) in [(1 << 20, 0), (3 << 20, 0), (1 << 20, (2 << 20) - 4096)] {
         let spec = RegionSpec { guest_addr: 0x4000_0000, len, file_offset };
         for _ in 0..GUESTS {

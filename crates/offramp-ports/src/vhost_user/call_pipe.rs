@@ -1,4 +1,5 @@
-//! Calls (interrupts to a guest) through a pipe, or through a socket, which User Mode Linux uses in place of a pipe.
+//! Sends calls (interrupts to a guest) through a pipe, or through a socket (User Mode Linux uses a socket in place of a
+//! pipe).
 //!
 //! The reader of a pipe can block its writer indefinitely. A separate thread therefore writes to the pipe, and the data
 //! threads wake this thread through an eventfd.

@@ -55,8 +55,8 @@ fn a_worker_says_which_task_it_is_in_and_can_be_interrupted_there() {
     }
     for _ in 0..3 {
         let (seen, Pulse { turns, .. }) = (interrupts.load(Ordering::Relaxed), worker.pulse());
-        // An interrupt has no effect while the thread is outside the read, so interrupt it repeatedly. The first
-        // counted interrupt may be an earlier one, so also wait for the next turn.
+        // An interrupt has no effect while the thread is outside the read, so interrupt the thread repeatedly. The
+        // first counted interrupt may be an earlier interrupt, so also wait for the next turn.
         while interrupts.load(Ordering::Relaxed) == seen || worker.pulse().turns == turns {
             worker.interrupt();
             std::thread::yield_now();
