@@ -114,7 +114,7 @@ pub(crate) fn lose(stats: &Direction, reason: Loss, frames: usize) {
 
 /// Returns `meta` with the queue of the frame's flow; `None` if the adapter does not choose the queue.
 ///
-/// Returning `meta` itself in the second case would copy `meta` for every frame. A read of bytes that were just written
+/// Returning `meta` itself in place of `None` would copy `meta` for every frame. A read of bytes that were just written
 /// by smaller writes stalls the processor. The stall lasts until all earlier writes are done, including writes into a
 /// guest's memory.
 #[inline]
