@@ -139,8 +139,8 @@ impl Flow {
         self.segments = 0;
     }
 
-    /// Returns whether the frame has the ports of this flow. A cheap first test: most frames of other flows have other
-    /// ports.
+    /// Returns whether the frame has the ports of this flow. This test is cheap and comes first, because most frames of
+    /// other flows have other ports.
     #[inline]
     pub(super) fn has_ports_of(&self, frame: &[u8], layout: &FrameLayout) -> bool {
         let start = layout.transport_start;
