@@ -86,16 +86,15 @@ macro_rules! pass_on {
         }
     };
     (@rx_queue $port:ident) => { #[inline] fn rx_queue(&self) -> usize { self.$port.rx_queue() } };
-    (@rx_append $port:ident) => {
+    (@rx_room $port:ident) => {
         #[inline]
-        fn rx_append(
-            &mut self,
-            slot: usize,
-            payload: &[u8],
-            headers_sum: offramp_offload::checksum::Sum,
-        ) -> offramp_offload::coalesce::Appended {
-            self.$port.rx_append(slot, payload, headers_sum)
+        fn rx_room(&mut self, slot: usize, len: usize, count: usize) -> offramp_offload::checksum::Room<'_> {
+            self.$port.rx_room(slot, len, count)
         }
+    };
+    (@rx_fill $port:ident) => {
+        #[inline]
+        fn rx_fill(&mut self, slot: usize, len: usize) { self.$port.rx_fill(slot, len); }
     };
     (@rx_wants_commit $port:ident) => {
         #[inline]

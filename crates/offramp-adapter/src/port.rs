@@ -18,7 +18,8 @@
 //!         port.rx_deliver(meta, bytes)?           Full: lost and counted; Closed: the port ends
 //!         or in place, where the port lends its host's buffers, several frames at a time:
 //!         port.rx_reserve(slot, head)             a frame begins
-//!         port.rx_append(slot, payload, checksum) copied and verified in one pass
+//!         port.rx_room(slot, len, count)          payloads are copied into the room, and verified in one pass
+//!         port.rx_fill(slot, len)                 the bytes of the room that belong to the frame
 //!         port.rx_commit(slot, meta, head)?       headers last; then as rx_deliver
 //!         port.rx_wants_commit()                  the host waits for its buffers: commit all of them
 //!     port.rx_flush(now_ns)                       the host sees everything, at the latest now
@@ -30,8 +31,7 @@ use crate::moderation::ModerationConfig;
 use crate::stats::{Direction, Loss};
 use crate::steering::Steering;
 use offramp_offload::caps::Offloads;
-use offramp_offload::checksum::Sum;
-use offramp_offload::coalesce::Appended;
+use offramp_offload::checksum::Room;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 use offramp_offload::vlan::TagChange;
@@ -131,12 +131,20 @@ pub trait InPlace {
         false
     }
 
-    /// Appends payload to the frame of a slot if the checksum over the payload and `headers_sum` is right. The host
-    /// sees no part of the frame yet.
+    /// Returns the host's memory behind the bytes of a slot's frame, with room for up to `count` payloads of `len`
+    /// bytes. The room is shorter if the host has less memory, and can be longer. The next call must be
+    /// [`InPlace::rx_fill`].
     #[inline]
-    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        let _ = (slot, payload, headers_sum);
-        Appended::NoRoom
+    fn rx_room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
+        let _ = (slot, len, count);
+        Room::default()
+    }
+
+    /// Appends the first `len` bytes of the last [`InPlace::rx_room`] to the frame of a slot. The host sees no part of
+    /// the frame yet.
+    #[inline]
+    fn rx_fill(&mut self, slot: usize, len: usize) {
+        let _ = (slot, len);
     }
 
     /// Completes the frame of a slot: writes `head` to the front of the frame and delivers the frame. The frame has

@@ -16,6 +16,7 @@ mod crc32c;
 mod frame;
 mod kernel;
 mod portable;
+mod room;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub use frame::{CompleteError, complete, update16};
 pub(crate) use frame::{ipv4_header_is_good, is_good_ipv4_header, make_partial, pseudo_header, verify};
 pub(crate) use kernel::ManyCopies;
 use kernel::{SHORT_LEN_MAX, Source};
+pub use room::{Room, RoomPiece};
 pub use shared::SharedBytes;
 pub(crate) use shared::{FrameBytes, Stretch};
 
@@ -205,12 +207,20 @@ impl Head<'_> {
 
     /// Writes the head to the front of `frame`. Copies all of `bytes`, so that the copy has a constant length. The
     /// payload later overwrites the bytes after the head.
+    #[inline]
     fn write(&self, words: HeadWords, frame: &mut [u8]) {
-        frame[..Self::LEN_MAX].copy_from_slice(self.bytes);
-        let changed = self.places.iter().enumerate().map(|(n, &at)| (at, words.get(n)));
-        let fixed = self.fixed.iter().map(|&(at, value)| (at, value.to_be_bytes()));
-        for (at, word) in fixed.chain(changed).filter(|&(at, _)| at != Self::NOWHERE) {
-            frame[usize::from(at)..usize::from(at) + 2].copy_from_slice(&word);
+        let front = &mut frame[..Self::LEN_MAX];
+        front.copy_from_slice(self.bytes);
+        let mut put = |at: u8, word: [u8; 2]| {
+            if at != Self::NOWHERE {
+                front[usize::from(at)..usize::from(at) + 2].copy_from_slice(&word);
+            }
+        };
+        for (at, value) in self.fixed {
+            put(at, value.to_be_bytes());
+        }
+        for (n, at) in self.places.into_iter().enumerate() {
+            put(at, words.get(n));
         }
     }
 
@@ -240,6 +250,7 @@ impl HeadWords {
     }
 
     /// Returns word `n` in memory order.
+    #[inline]
     fn get(self, n: usize) -> [u8; 2] {
         ((self.0 >> (u16::BITS as usize * n)) as u16).to_ne_bytes()
     }

@@ -55,7 +55,7 @@ use crate::segment::UDP_SEGMENTS_MAX;
 use flow::{First, Outcome};
 pub use follow::Followed;
 use head::{Key, NetworkFields, Shape, TransportFields};
-pub use sink::{Appended, Sink};
+pub use sink::Sink;
 use table::FlowTable;
 
 /// Maximum length of an IP packet, in bytes: the largest 16-bit length (RFC 791 3.1).

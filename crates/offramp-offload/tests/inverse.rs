@@ -7,8 +7,8 @@
 mod support;
 
 use offramp_offload::caps::Offloads;
-use offramp_offload::checksum::{self, Sum};
-use offramp_offload::coalesce::{Appended, CoalesceConfig, Coalescer, PACKET_LEN_MAX, RxCsum, Sink};
+use offramp_offload::checksum::Room;
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, RxCsum, Sink};
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use proptest::prelude::*;
@@ -130,6 +130,8 @@ struct Receiver {
     pieces: Vec<Piece>,
     /// Frames in lent memory by slot, with room for the headers.
     lent: Vec<Option<Vec<u8>>>,
+    /// Length of the frame in front of the last room, bytes.
+    filled_len: usize,
     random: ChaCha8Rng,
     /// Probability of lending no memory, and of having no room in lent memory, 0 to 1.
     scarcity: f64,
@@ -138,7 +140,7 @@ struct Receiver {
 impl Receiver {
     fn new(random: &mut ChaCha8Rng) -> Self {
         let scarcity = [0.0, 0.05, 1.0][random.random_range(0..3)];
-        Self { pieces: Vec::new(), lent: vec![None; 8], random: ChaCha8Rng::from_rng(random), scarcity }
+        Self { pieces: Vec::new(), lent: vec![None; 8], filled_len: 0, random: ChaCha8Rng::from_rng(random), scarcity }
     }
 }
 
@@ -156,15 +158,17 @@ impl Sink for Receiver {
         is_lent
     }
 
-    fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        if self.random.random_bool(self.scarcity) {
-            return Appended::NoRoom;
+    fn room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
+        let frame = self.lent[slot].as_mut().expect("a frame that was begun");
+        self.filled_len = frame.len();
+        if !self.random.random_bool(self.scarcity) {
+            frame.resize(frame.len() + len * count, 0xee);
         }
-        if checksum::sum(payload).plus(headers_sum).fold() != 0xffff {
-            return Appended::Bad;
-        }
-        self.lent[slot].as_mut().expect("a frame that was begun").extend_from_slice(payload);
-        Appended::Kept
+        Room::from(&mut frame[self.filled_len..])
+    }
+
+    fn fill(&mut self, slot: usize, len: usize) {
+        self.lent[slot].as_mut().expect("a frame that was begun").truncate(self.filled_len + len);
     }
 
     fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) {

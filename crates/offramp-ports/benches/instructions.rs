@@ -23,6 +23,7 @@ use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_ports::capture::Watched;
 use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
 use offramp_testkit::features::{self, protocol};
+use offramp_testkit::vnet::{GSO_TCPV4, NEEDS_CSUM};
 use offramp_testkit::{Buffer, Guest, GuestBuilder, Virtqueue, VnetHeader, ring};
 use offramp_virtio::Vring;
 use offramp_virtio::memory::{Extent, GuestMemory};
@@ -63,6 +64,7 @@ fn main() {
     carry();
     for (kind, guest) in [("split", Guest::builder().split()), ("packed", Guest::builder().packed())] {
         carry_between(&format!("guests, {kind} ring"), Guests::on_cable(&guest));
+        carry_super_frame(kind, &guest);
     }
     for (name, features, command) in settings() {
         carry_between(&format!("guests on a switch, {name}"), Guests::on_switch(features, command));
@@ -307,6 +309,33 @@ fn carry_between(hosts: &str, mut guests: Guests) {
     let name = format!("carry {FRAMES} frames of 60 B between {hosts}");
     count(&name, &mut guests, Guests::refill, Guests::carry);
     assert_eq!(guests.received(), FRAMES, "{name}");
+}
+
+/// Counts a super-frame that one guest sends and another guest receives. On the cable between them, it is 45 segments.
+fn carry_super_frame(kind: &str, guest: &GuestBuilder) {
+    const OFFLOADS: u64 = features::CSUM | features::HOST_TSO4 | features::GUEST_CSUM | features::GUEST_TSO4;
+    let bytes = frames::partial_frame(0, SEQUENCE, ID, ACK_PSH, &frames::data(SEGMENTS * MSS));
+    let header = VnetHeader {
+        flags: NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: HEADERS_LEN as u16,
+        gso_size: MSS as u16,
+        csum_start: CHECKSUM_START as u16,
+        csum_offset: CHECKSUM_OFFSET as u16,
+        ..VnetHeader::default()
+    };
+    let send = |guests: &mut Guests| {
+        guests.received();
+        let sender = &mut guests.drivers[0];
+        while sender.tx(0).take_used().is_some() {}
+        sender.tx(0).stage(&header, &[&bytes]).expect("room");
+        sender.tx(0).publish();
+    };
+    let mut guests = Guests::on_cable(&guest.clone().features(OFFLOADS));
+    guests.drivers[1].rx(0).fill(2 * SEGMENTS, BUFFER_LEN);
+    let name = format!("carry a super-frame of 64 KiB between guests, {kind} ring");
+    count(&name, &mut guests, send, Guests::carry);
+    assert_eq!(guests.received(), 1, "{name}");
 }
 
 /// Returns a UDP frame over IPv4 without offload requests.

@@ -87,13 +87,15 @@ impl WirePort for Line {
         black_box(&mut self.sent);
     }
 
-    fn take(&mut self, _now_ns: u64) -> Option<&mut [u8]> {
-        let at = self.next;
-        if at == self.end {
-            return None;
-        }
-        self.next += 1;
-        Some(&mut self.arriving[at * SLOT..][..HEADERS_LEN + MSS])
+    fn take(&mut self, now_ns: u64) -> Option<&mut [u8]> {
+        self.take_run(now_ns, 1).next()
+    }
+
+    // Lends several frames together, as a cable does.
+    fn take_run(&mut self, _now_ns: u64, frames_max: usize) -> impl Iterator<Item = &mut [u8]> {
+        let from = self.next;
+        self.next += frames_max.min(self.end - from);
+        self.arriving[from * SLOT..self.next * SLOT].chunks_mut(SLOT).map(|slot| &mut slot[..HEADERS_LEN + MSS])
     }
 
     fn next_arrival_ns(&self) -> Option<u64> {

@@ -281,7 +281,7 @@ impl<H: HostPort> Watched<H> {
 }
 
 impl<H: HostPort> InPlace for Watched<H> {
-    pass_on!(host: rx_append rx_wants_commit);
+    pass_on!(host: rx_room rx_fill rx_wants_commit);
 
     /// Returns false during a capture. A frame written in place exists only in the host's memory, where the capture
     /// cannot copy it.

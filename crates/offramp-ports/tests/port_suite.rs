@@ -3,14 +3,13 @@
 use crate::common::namespace;
 use offramp_adapter::port::{HostPort, InPlace};
 use offramp_offload::checksum::{self, Sum};
-use offramp_offload::coalesce::Appended;
 use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
 use offramp_ports::sys::{NetNs, link};
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 use offramp_ports::vhost_user::{VhostPort, VhostUser, VhostUserConfig};
 use offramp_testkit::guest::GuestBuilder;
-use offramp_testkit::port_suite::{Bed, check};
+use offramp_testkit::port_suite::{Bed, append_in_place, check};
 use offramp_testkit::umem::UmemPort;
 use offramp_testkit::{Guest, VnetHeader};
 use std::collections::VecDeque;
@@ -200,7 +199,7 @@ const HEAD_LEN: usize = 54;
 
 fn append(port: &mut VhostPort, slot: usize) {
     let headers_sum = Sum::word(checksum::sum(&PAYLOAD).checksum());
-    assert_eq!(port.rx_append(slot, &PAYLOAD, headers_sum), Appended::Kept);
+    assert_eq!(append_in_place(port, slot, &PAYLOAD, headers_sum), Some(true));
 }
 
 fn commit(port: &mut VhostPort, slot: usize, segments: usize) {

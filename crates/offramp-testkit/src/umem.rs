@@ -4,8 +4,7 @@
 
 use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_offload::caps::Offloads;
-use offramp_offload::checksum::{Sum, copy_and_sum};
-use offramp_offload::coalesce::Appended;
+use offramp_offload::checksum::Room;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::VLAN_TAG_LEN;
 use offramp_offload::meta::{RxMeta, TxMeta};
@@ -96,18 +95,16 @@ impl InPlace for UmemPort {
         true
     }
 
-    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        let Some(open) = self.open.get_mut(&slot) else { return Appended::NoRoom };
-        if open.len + payload.len() > self.frame_len {
-            return Appended::NoRoom;
+    fn rx_room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
+        let Some(open) = self.open.get(&slot) else { return Room::default() };
+        let (at, room) = (open.start + open.len, self.frame_len - open.len);
+        self.area.beside(at..at + room.min(len * count)).map(Room::from).unwrap_or_default()
+    }
+
+    fn rx_fill(&mut self, slot: usize, len: usize) {
+        if let Some(open) = self.open.get_mut(&slot) {
+            open.len += len;
         }
-        let at = open.start + open.len;
-        let Some(place) = self.area.beside(at..at + payload.len()) else { return Appended::NoRoom };
-        if !copy_and_sum(payload, place).plus(headers_sum).is_right() {
-            return Appended::Bad;
-        }
-        open.len += payload.len();
-        Appended::Kept
     }
 
     fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {

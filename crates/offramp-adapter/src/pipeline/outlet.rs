@@ -3,8 +3,8 @@
 use crate::port::{HostPort, PortError};
 use crate::stats::{Direction, Loss, QueueStats};
 use offramp_offload::caps::Offloads;
-use offramp_offload::checksum::Sum;
-use offramp_offload::coalesce::{Appended, Sink};
+use offramp_offload::checksum::Room;
+use offramp_offload::coalesce::Sink;
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::Malformed;
 use offramp_offload::meta::RxMeta;
@@ -160,8 +160,13 @@ impl<H: HostPort> Sink for ToHost<'_, '_, H> {
     }
 
     #[inline]
-    fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        self.outlet.host.rx_append(slot, payload, headers_sum)
+    fn room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
+        self.outlet.host.rx_room(slot, len, count)
+    }
+
+    #[inline]
+    fn fill(&mut self, slot: usize, len: usize) {
+        self.outlet.host.rx_fill(slot, len);
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 #[cfg(target_arch = "x86_64")]
 use super::x86;
-use super::{Head, HeadWords, Run, SharedBytes, Sum, portable};
+use super::{Head, HeadWords, RoomPiece, Run, SharedBytes, Sum, portable};
 
 /// Maximum length for the inlined scalar path, in bytes. Up to this length, a call of a kernel costs more time than the
 /// kernel saves.
@@ -40,8 +40,9 @@ pub(crate) trait ManyCopies {
     /// The result of the work.
     type Output;
 
-    /// Does the work. The argument has the effect of the function [`copy_and_sum`](super::copy_and_sum()).
-    fn run(self, copy_and_sum: impl Fn(&[u8], &mut [u8]) -> Sum) -> Self::Output;
+    /// Does the work. The argument copies bytes to the front of a piece and returns their sum. It panics if the piece is
+    /// shorter than the bytes.
+    fn run(self, copy_and_sum: impl Fn(&[u8], RoomPiece) -> Sum) -> Self::Output;
 }
 
 /// The bytes that [`Kernel::write_frames`] segments: private bytes, or bytes that another program can write.
@@ -267,7 +268,10 @@ impl Kernel {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Vectors::Avx2 => unsafe { x86::avx2::run(work) },
-            Vectors::None => work.run(|src, dst| Sum(self.copy_and_sum(src, dst))),
+            Vectors::None => work.run(|src, piece| {
+                // SAFETY: the piece has as many writable bytes.
+                piece.fill(src, |src, to| Sum(unsafe { self.copy_and_sum_to(src, to) }))
+            }),
         }
     }
 
@@ -321,14 +325,24 @@ impl Kernel {
     unsafe fn copy_and_sum_in_chunks(&self, src: &[u8], dst: *mut u8) -> u64 {
         if src.len() <= SHORT_LEN_MAX {
             // SAFETY: the caller vouches for `dst`.
-            unsafe { ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) };
-            return portable::sum_short(src);
+            return unsafe { copy_and_sum_short_to(src, dst) };
         }
         src.chunks(CHUNK_LEN_MAX).enumerate().fold(0, |total, (n, from)| {
             // SAFETY: the caller vouches for `dst`, and the chunk lies inside `dst`.
             portable::add(total, unsafe { self.copy_and_sum_to(from, dst.add(n * CHUNK_LEN_MAX)) })
         })
     }
+}
+
+/// Does the same as [`Kernel::copy_and_sum_to`] for a short message.
+///
+/// # Safety
+/// The conditions of [`Kernel::copy_and_sum_to`] apply.
+#[inline]
+pub(super) unsafe fn copy_and_sum_short_to(src: &[u8], dst: *mut u8) -> u64 {
+    // SAFETY: the caller vouches for `dst`.
+    unsafe { ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) };
+    portable::sum_short(src)
 }
 
 #[cfg(test)]

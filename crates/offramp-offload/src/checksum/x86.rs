@@ -9,7 +9,7 @@
 // The module uses two dozen intrinsics, whose names all begin with `_mm`.
 #![allow(clippy::wildcard_imports)]
 
-use super::kernel::{CHUNK_LEN_MAX, LENS, ManyCopies, SHORT_LEN_MAX};
+use super::kernel::{CHUNK_LEN_MAX, LENS, ManyCopies, SHORT_LEN_MAX, copy_and_sum_short_to};
 use super::portable;
 use super::{Head, HeadWords, Run, Sum};
 use core::arch::x86_64::*;
@@ -102,13 +102,16 @@ macro_rules! copying {
         /// The processor has the features.
         #[target_feature(enable = $features)]
         pub(in super::super) unsafe fn run<W: ManyCopies>(work: W) -> W::Output {
-            work.run(|src, dst| {
-                let dst = &mut dst[..src.len()];
-                if !LENS.contains(&src.len()) {
-                    return Sum(portable::copy_and_sum_short(src, dst));
-                }
-                // SAFETY: the caller vouches for the features, the length was checked, and `dst` has as many bytes.
-                Sum(unsafe { copy_and_sum(src.as_ptr(), src.len(), dst.as_mut_ptr()) })
+            work.run(|src, piece| {
+                piece.fill(src, |src, to| {
+                    if !LENS.contains(&src.len()) {
+                        // SAFETY: the piece has as many writable bytes.
+                        return Sum(unsafe { copy_and_sum_short_to(src, to) });
+                    }
+                    // SAFETY: the caller vouches for the features, the length was checked, and the piece has as many
+                    // writable bytes.
+                    Sum(unsafe { copy_and_sum(src.as_ptr(), src.len(), to) })
+                })
             })
         }
 

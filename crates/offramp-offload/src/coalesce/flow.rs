@@ -1,7 +1,8 @@
 //! The life of one aggregate: start, coalescing of frames, and end.
 
 use super::head::{CommonSums, Key, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
-use super::{Appended, CoalesceConfig, RxCsum, Sink};
+use super::sink::{Appended, append};
+use super::{CoalesceConfig, RxCsum, Sink};
 use crate::checksum::copy_and_sum;
 use crate::layout::{
     FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN, IPV6_PAYLOAD_LEN_OFFSET,
@@ -103,7 +104,7 @@ impl Flow {
         }
         buffer[..headers.len()].copy_from_slice(headers);
         let header_sum = self.sums.transport_headers(transport, layout.transport_len() as u16);
-        let lent = out.reserve(first.slot, headers).then(|| out.append(first.slot, payload, header_sum));
+        let lent = out.reserve(first.slot, headers).then(|| append(out, first.slot, payload, header_sum));
         self.is_in_place = lent == Some(Appended::Kept);
         let is_right = match lent {
             Some(Appended::Kept) => true,
@@ -183,7 +184,7 @@ impl Flow {
         let is_full = payload.len() == usize::from(self.size) && fields.flags & TCP_LAST == 0;
         let coalesced = if is_full && self.segments + 1 < self.segments_max { Outcome::Open } else { Outcome::Last };
         if self.is_in_place {
-            match out.append(slot, payload, header_sum) {
+            match append(out, slot, payload, header_sum) {
                 Appended::Kept => {}
                 Appended::Bad => return Outcome::Bad,
                 Appended::NoRoom => return Outcome::Refused,

@@ -10,11 +10,17 @@
 
 use super::flow::Flow;
 use super::head::{CommonSums, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
-use super::{Appended, Coalescer, Sink};
+use super::{Coalescer, Sink};
 use crate::caps::Offloads;
-use crate::checksum::{ManyCopies, Sum, is_for_kernel, many_copies};
+use crate::checksum::{ManyCopies, Room, RoomPiece, Sum, is_for_kernel, many_copies};
 use crate::count;
 use crate::layout::{IPV4_TOTAL_LEN_OFFSET, IPV6_PAYLOAD_LEN_OFFSET, UDP_LENGTH_OFFSET};
+
+/// Number of frames for which a receiver is first asked for room. A room takes time for each of its frames, so a short run
+/// asks for a short room.
+const ROOM_FRAMES: usize = 2;
+/// Factor by which the number of frames grows from one room to the next.
+const ROOM_GROWTH: usize = 4;
 
 /// The outcome of [`Coalescer::follow`].
 #[derive(Debug)]
@@ -78,10 +84,10 @@ impl Coalescer {
         let before = followed.count;
         let run = Run { expected, template: &flow.template, frames_max, followed };
         let followed = if flow.is_in_place {
-            run.keep_each(|payload, sum| !out.wants_commit() && out.append(slot, payload, sum) == Appended::Kept)
+            run.follow_in_place(slot, out)
         } else {
-            let to = &mut self.buffers.bytes[place..place + frames_max * run.expected.size()];
-            many_copies(RunToBuffer { run, to })
+            let place = &mut self.buffers.bytes[place..place + frames_max * run.expected.size()];
+            many_copies(RunToRoom { run, room: Room::from(place), is_lent: false }).followed
         };
         flow.segments += (followed.count - before) as u16;
         followed
@@ -145,46 +151,76 @@ struct Run<'a, 'f, I> {
 }
 
 impl<'f, I: Iterator<Item = &'f mut [u8]>> Run<'_, 'f, I> {
+    /// Coalesces frames in memory lent by `out`, until a frame is not the expected one or `out` has no room.
+    #[inline]
+    fn follow_in_place(mut self, slot: usize, out: &mut impl Sink) -> Followed<'f, I> {
+        let (size, end, mut room_frames) = (self.expected.size(), self.followed.count + self.frames_max, ROOM_FRAMES);
+        while !out.wants_commit() && self.next_payload().is_some() {
+            let before = self.followed.count;
+            let room = out.room(slot, size, room_frames.min(end - before));
+            self.frames_max = (room.len() / size).min(end - before);
+            let frames_max = self.frames_max;
+            self = many_copies(RunToRoom { run: self, room, is_lent: true });
+            let count = self.followed.count - before;
+            out.fill(slot, count * size);
+            if count == 0 || count < frames_max {
+                break;
+            }
+            room_frames *= ROOM_GROWTH;
+        }
+        self.followed
+    }
+
+    /// Returns the payload of the next frame, and the sum of the frame's other checksummed parts. Returns `None` if the
+    /// next frame is not the expected one.
+    #[inline(always)]
+    fn next_payload(&self) -> Option<(&[u8], Sum)> {
+        let headers_len = usize::from(self.expected.shape.payload_start);
+        let frame = self.followed.other.as_deref().filter(|frame| frame.len() == headers_len + self.expected.size())?;
+        let (headers, payload) = frame.split_at(headers_len);
+        let sum = if self.template.is_like(headers) { self.expected.confirm(headers) } else { None };
+        Some((payload, sum?))
+    }
+
     /// Passes the payload of each frame to `keep`, with the sum of the frame's other checksummed parts, until a frame
     /// is not the expected one or `keep` returns false. `keep` returns false if it did not coalesce the payload.
     #[inline(always)]
-    fn keep_each(self, mut keep: impl FnMut(&[u8], Sum) -> bool) -> Followed<'f, I> {
-        let Self { mut expected, template, frames_max, followed: Followed { mut count, mut other, mut rest } } = self;
-        let (headers_len, size) = (usize::from(expected.shape.payload_start), expected.size());
-        let count_max = count + frames_max;
-        while count < count_max
-            && let Some(frame) = &other
-            && frame.len() == headers_len + size
+    fn keep_each(mut self, mut keep: impl FnMut(&[u8], Sum) -> bool) -> Self {
+        let end = self.followed.count + self.frames_max;
+        while self.followed.count < end
+            && let Some((payload, sum)) = self.next_payload()
+            && keep(payload, sum)
         {
-            let (headers, payload) = frame.split_at(headers_len);
-            if !template.is_like(headers) || !expected.confirm(headers).is_some_and(|sum| keep(payload, sum)) {
-                break;
-            }
-            expected.advance();
-            count += 1;
-            other = rest.next();
+            self.expected.advance();
+            self.followed.count += 1;
+            self.followed.other = self.followed.rest.next();
         }
-        Followed { count, other, rest }
+        self
     }
 }
 
-/// A run of frames, and the place of their payloads in the coalescer's memory.
-struct RunToBuffer<'a, 'f, I> {
+/// A run of frames, and the room for their payloads.
+struct RunToRoom<'a, 'f, 'r, I> {
     run: Run<'a, 'f, I>,
-    to: &'a mut [u8],
+    room: Room<'r>,
+    /// True if the room is memory of a receiver, which may lie in distant caches.
+    is_lent: bool,
 }
 
-impl<'f, I: Iterator<Item = &'f mut [u8]>> ManyCopies for RunToBuffer<'_, 'f, I> {
-    type Output = Followed<'f, I>;
+impl<'a, 'f, I: Iterator<Item = &'f mut [u8]>> ManyCopies for RunToRoom<'a, 'f, '_, I> {
+    type Output = Run<'a, 'f, I>;
 
     #[inline(always)]
-    fn run(self, copy_and_sum: impl Fn(&[u8], &mut [u8]) -> Sum) -> Followed<'f, I> {
-        let Self { run, mut to } = self;
+    fn run(self, copy_and_sum: impl Fn(&[u8], RoomPiece) -> Sum) -> Run<'a, 'f, I> {
+        let Self { run, mut room, is_lent } = self;
         run.keep_each(|payload, sum| {
-            let Some((place, rest)) = std::mem::take(&mut to).split_at_mut_checked(payload.len()) else { return false };
-            to = rest;
             count::copied(payload.len());
-            copy_and_sum(payload, place).plus(sum).is_right() // Bytes of a bad frame lie past the aggregate's end.
+            let of_payload = room.copy_with(payload, &copy_and_sum);
+            if is_lent {
+                room.prefetch(payload.len());
+            }
+            // Bytes of a bad frame lie past the aggregate's end.
+            of_payload.is_some_and(|of_payload| of_payload.plus(sum).is_right())
         })
     }
 }

@@ -3,6 +3,8 @@
 
 // A `Shape` passed by value would be packed into one register and unpacked with masks, for each frame.
 #![allow(clippy::trivially_copy_pass_by_ref)]
+// Only inlined functions are compiled for the vector instructions of a kernel.
+#![allow(clippy::inline_always)]
 
 use crate::checksum::{Sum, pseudo_header, sum};
 use crate::layout::{
@@ -99,8 +101,8 @@ pub(super) const HEADER_LEN_MAX: usize = 192;
 const BLOCK_LEN: usize = 32;
 /// Number of words in a block.
 const BLOCK_WORDS: usize = BLOCK_LEN / size_of::<u64>();
-/// Number of whole blocks in the longest headers.
-const BLOCKS: usize = HEADER_LEN_MAX / BLOCK_LEN;
+/// Maximum number of blocks between the first and the last block of the headers.
+const MIDDLE_BLOCKS_MAX: usize = HEADER_LEN_MAX / BLOCK_LEN - 2;
 
 /// A block of header bytes in memory order. Aligned, so that vector instructions accept the block as a memory operand.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,7 +110,7 @@ const BLOCKS: usize = HEADER_LEN_MAX / BLOCK_LEN;
 struct Block([u64; BLOCK_WORDS]);
 
 impl Block {
-    #[inline]
+    #[inline(always)]
     fn of(bytes: &[u8; BLOCK_LEN]) -> Self {
         let (words, _) = bytes.as_chunks();
         Self(std::array::from_fn(|n| u64::from_ne_bytes(words[n])))
@@ -124,7 +126,7 @@ struct Masked {
 
 impl Masked {
     /// Sets in `difference` the bits of the mask in which `bytes` differs from the expected bytes.
-    #[inline]
+    #[inline(always)]
     fn differ(&self, bytes: &[u8; BLOCK_LEN], difference: &mut Block) {
         // Load the whole block, so that the compiler can use the alignment of a [`Block`].
         let (Block(frame), Block(expected), Block(mask)) = (Block::of(bytes), self.bytes, self.mask);
@@ -140,9 +142,12 @@ impl Masked {
 pub(super) struct Template {
     /// Length of all headers in bytes, 0 if the template is vacant.
     len: usize,
-    /// The last [`BLOCK_LEN`] bytes of the headers. They can overlap the last of the `whole` blocks.
+    first: Masked,
+    /// The last [`BLOCK_LEN`] bytes of the headers. They can overlap the block before them.
     last: Masked,
-    whole: [Masked; BLOCKS],
+    middle: [Masked; MIDDLE_BLOCKS_MAX],
+    /// Number of blocks in `middle`. Without VLAN tags and TCP options, headers over IPv4 have none.
+    middle_len: usize,
 }
 
 impl Template {
@@ -157,12 +162,17 @@ impl Template {
         let mask = &mut mask[..headers.len()];
         hide_what_varies(mask, shape);
         let masked = |(bytes, mask)| Masked { bytes: Block::of(bytes), mask: Block::of(mask) };
-        for (block, pair) in self.whole.iter_mut().zip(headers.as_chunks().0.iter().zip(mask.as_chunks().0)) {
+        let (Some(first), Some(last)) =
+            (headers.first_chunk().zip(mask.first_chunk()), headers.last_chunk().zip(mask.last_chunk()))
+        else {
+            return;
+        };
+        (self.first, self.last) = (masked(first), masked(last));
+        self.len = headers.len();
+        self.middle_len = headers.len().div_ceil(BLOCK_LEN).saturating_sub(2);
+        let middle = headers[BLOCK_LEN..].as_chunks().0.iter().zip(mask[BLOCK_LEN..].as_chunks().0);
+        for (block, pair) in self.middle[..self.middle_len].iter_mut().zip(middle) {
             *block = masked(pair);
-        }
-        if let Some(last) = headers.last_chunk().zip(mask.last_chunk()) {
-            self.last = masked(last);
-            self.len = headers.len();
         }
     }
 
@@ -175,13 +185,18 @@ impl Template {
     }
 
     /// Returns whether headers of the template's length equal the template's headers within the mask.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_like(&self, headers: &[u8]) -> bool {
+        let (Some((first, rest)), Some(last)) = (headers.split_first_chunk(), headers.last_chunk()) else {
+            return false;
+        };
         let mut difference = Block::default();
-        let Some(last) = headers.last_chunk() else { return false };
+        self.first.differ(first, &mut difference);
         self.last.differ(last, &mut difference);
-        for (bytes, block) in headers.as_chunks().0.iter().zip(&self.whole) {
-            block.differ(bytes, &mut difference);
+        if self.middle_len > 0 {
+            for (bytes, block) in rest.as_chunks().0.iter().zip(&self.middle[..self.middle_len]) {
+                block.differ(bytes, &mut difference);
+            }
         }
         let [a, b, c, d] = difference.0;
         a | b | c | d == 0

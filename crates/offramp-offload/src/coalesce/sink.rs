@@ -1,11 +1,11 @@
 //! The receiver of the frames from a [`Coalescer`](super::Coalescer), and the memory lent by the receiver.
 
-use crate::checksum::Sum;
+use crate::checksum::{Room, Sum};
 use crate::meta::RxMeta;
 
 /// The result of appending payload to a frame in lent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
+pub(super) enum Appended {
     /// The payload was appended to the frame.
     Kept,
     /// The payload's checksum is wrong. The frame is unchanged.
@@ -14,15 +14,29 @@ pub enum Appended {
     NoRoom,
 }
 
+/// Appends payload to frame `slot` of `out` if the checksum over payload and `headers_sum` is correct.
+#[inline]
+pub(super) fn append(out: &mut impl Sink, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+    let appended = match out.room(slot, payload.len(), 1).copy_and_sum(payload) {
+        Some(sum) if sum.plus(headers_sum).is_right() => Appended::Kept,
+        Some(_) => Appended::Bad,
+        None => Appended::NoRoom,
+    };
+    out.fill(slot, if appended == Appended::Kept { payload.len() } else { 0 });
+    appended
+}
+
 /// The receiver of the frames from a [`Coalescer`](super::Coalescer). A closure can be a receiver, but lends no memory.
 /// With a closure, aggregates use the coalescer's memory.
 ///
 /// A receiver can lend its own memory, so that the payload is copied only once:
 ///
 /// ```text
-/// reserve(slot, head)                  a frame begins
-/// append(slot, payload, headers_sum)   for each segment: copied into place and verified in one pass
-/// commit(slot, meta, head, len)        the headers, repaired, go in front; only now may the receiver see the frame
+/// reserve(slot, head)            a frame begins
+/// room(slot, len, count)         for each run of segments: room for up to `count` payloads of `len` bytes, which are
+///                                copied into place and verified in one pass
+/// fill(slot, len)                the bytes of the room that belong to the frame
+/// commit(slot, meta, head, len)  the headers, repaired, go in front; only now may the receiver see the frame
 /// ```
 pub trait Sink {
     /// Receives a complete frame in the coalescer's memory, or the frame passed to `push`.
@@ -36,10 +50,16 @@ pub trait Sink {
         false
     }
 
-    /// Appends payload to frame `slot` if the checksum over payload and `headers_sum` is correct.
-    fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        let _ = (slot, payload, headers_sum);
-        Appended::NoRoom
+    /// Returns the memory behind the bytes of frame `slot`, with room for up to `count` payloads of `len` bytes. The
+    /// room is shorter if the receiver has less memory, and can be longer. The next call must be [`Sink::fill`].
+    fn room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
+        let _ = (slot, len, count);
+        Room::default()
+    }
+
+    /// Appends the first `len` bytes of the last [`Sink::room`] to frame `slot`.
+    fn fill(&mut self, slot: usize, len: usize) {
+        let _ = (slot, len);
     }
 
     /// Returns whether the caller should commit all open frames now, because the receiver waits for its memory.

@@ -6,8 +6,7 @@ use offramp_adapter::host_io::HostIo;
 use offramp_adapter::port::{HostPort, InPlace, Interrupts, PortError};
 use offramp_adapter::steering::{Choice, FlowHash, Steering};
 use offramp_offload::caps::Offloads;
-use offramp_offload::checksum::Sum;
-use offramp_offload::coalesce::Appended;
+use offramp_offload::checksum::Room;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 use offramp_offload::vlan::TagChange;
@@ -210,8 +209,13 @@ impl InPlace for VhostPort {
     }
 
     #[inline]
-    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        self.queues[0].rx_append(slot, payload, headers_sum)
+    fn rx_room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
+        self.queues[0].rx_room(slot, len, count)
+    }
+
+    #[inline]
+    fn rx_fill(&mut self, slot: usize, len: usize) {
+        self.queues[0].rx_fill(slot, len);
     }
 
     #[inline]

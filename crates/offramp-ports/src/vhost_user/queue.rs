@@ -14,8 +14,7 @@ use offramp_adapter::host_io::HostIo;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::port::{HostPort, InPlace, InterruptCounts, Interrupts, PortError};
 use offramp_offload::caps::Offloads;
-use offramp_offload::checksum::Sum;
-use offramp_offload::coalesce::Appended;
+use offramp_offload::checksum::Room;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::vlan::TagChange;
@@ -212,8 +211,13 @@ impl InPlace for VhostQueue {
     }
 
     #[inline]
-    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        self.state.append(slot, payload, headers_sum)
+    fn rx_room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
+        self.state.room(slot, len, count)
+    }
+
+    #[inline]
+    fn rx_fill(&mut self, slot: usize, len: usize) {
+        self.state.receive.vring.fill(slot, len, self.state.log.as_deref());
     }
 
     #[inline]

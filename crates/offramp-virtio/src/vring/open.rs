@@ -15,6 +15,8 @@ use crate::ring::{Buffer, Chain};
 /// Maximum number of chains and buffers for which a slot keeps allocated memory between frames. The value is large
 /// enough for a frame of 64 KiB in buffers of 1500 bytes.
 const KEPT_MAX: usize = 64;
+/// Maximum number of bytes prefetched behind a frame.
+const PREFETCH_LEN: usize = 2048;
 
 /// An incomplete frame.
 #[derive(Debug, Default)]
@@ -27,16 +29,7 @@ struct OpenFrame {
     len: usize,
     /// The buffer, and the offset in this buffer, for the next byte.
     end: Place,
-    /// State before the last append.
-    before: Before,
-}
-
-/// The state of a frame before an append, and the number of chains added by the append.
-#[derive(Clone, Copy, Debug, Default)]
-struct Before {
-    len: usize,
-    end: Place,
-    buffers: usize,
+    /// Number of chains added by the last [`Vring::lend`].
     added: usize,
 }
 
@@ -110,38 +103,56 @@ impl Vring {
         self.staged + self.open.chains
     }
 
-    /// Adds the next `chains` waiting chains to frame `slot` and appends `bytes`. The frame must have room for `bytes`
-    /// in the old and the added chains. `append` calls `copy` with each piece and the destination of the piece: as many
-    /// writable bytes in guest memory, without any reference to these bytes.
+    /// Adds the next `chains` waiting chains to frame `slot`. Returns the address and the length of each piece of guest
+    /// memory behind the frame, in order. The pieces stay writable until the vring is stopped, and no reference to their
+    /// bytes exists. Call [`Vring::fill`] before any other operation on the ring.
     #[inline]
-    pub fn append(
-        &mut self,
-        slot: usize,
-        chains: usize,
-        bytes: &[u8],
-        log: Option<&DirtyLog>,
-        mut copy: impl FnMut(&[u8], *mut u8),
-    ) {
+    pub fn lend(&mut self, slot: usize, chains: usize) -> impl Iterator<Item = (*mut u8, usize)> {
         self.extend(slot, chains);
+        let frame = self.open.frames.get(slot);
+        let Place { buffer, mut offset } = frame.map_or_else(Place::default, |frame| frame.end);
+        let buffers = frame.and_then(|frame| frame.buffers.get(buffer..)).unwrap_or_default();
+        buffers.iter().map(move |buffer| {
+            let offset = std::mem::take(&mut offset);
+            (buffer.host.as_ptr().wrapping_add(offset), buffer.len() - offset)
+        })
+    }
+
+    /// Appends to frame `slot` the first `len` bytes of the pieces that [`Vring::lend`] returned. Chains that the frame
+    /// does not need wait again.
+    #[inline]
+    pub fn fill(&mut self, slot: usize, len: usize, log: Option<&DirtyLog>) {
         let Some(frame) = self.open.frames.get_mut(slot) else { return };
-        let (mut place, mut rest) = (frame.end, bytes);
-        while let Some(buffer) = frame.buffers.get(place.buffer)
-            && !rest.is_empty()
+        let mut left = len;
+        while let Some(buffer) = frame.buffers.get(frame.end.buffer)
+            && left > 0
         {
-            if place.offset == buffer.len() {
-                place = Place { buffer: place.buffer + 1, offset: 0 };
-                continue;
-            }
-            let (piece, behind) = rest.split_at(rest.len().min(buffer.len() - place.offset));
-            copy(piece, buffer.host.as_ptr().wrapping_add(place.offset));
+            let Place { buffer: n, offset } = frame.end;
+            let filled = left.min(buffer.len() - offset);
             if let Some(log) = log {
-                log.mark(buffer.guest + place.offset as u64, piece.len() as u64);
+                log.mark(buffer.guest + offset as u64, filled as u64);
             }
-            (place.offset, rest) = (place.offset + piece.len(), behind);
+            frame.end = match offset + filled {
+                end if end == buffer.len() => Place { buffer: n + 1, offset: 0 },
+                offset => Place { buffer: n, offset },
+            };
+            left -= filled;
         }
-        frame.end = place;
-        frame.len += bytes.len();
-        self.prefetch_next(slot, bytes.len());
+        frame.len += len - left;
+        let mut spare = 0;
+        while spare < frame.added
+            && let Some(last) = frame.chains.last()
+            && (len == 0 || frame.capacity - last.len() >= frame.len)
+        {
+            frame.capacity -= last.len();
+            frame.buffers.truncate(frame.buffers.len() - self.batch.buffers(last).len());
+            frame.chains.pop();
+            spare += 1;
+        }
+        frame.added = 0;
+        self.open.chains -= spare;
+        self.batch.wait_again(spare);
+        self.prefetch_next(slot, len.min(PREFETCH_LEN));
     }
 
     /// Prefetches the cache lines of the next `len` bytes of frame `slot`, while the headers of the next segment are
@@ -161,35 +172,20 @@ impl Vring {
         }
     }
 
-    /// Reverts the last [`Vring::append`] to frame `slot`. The added chains wait again, and the appended bytes lie past
-    /// the frame's end. Call this function before any other operation on the ring.
-    #[cold]
-    pub fn take_back(&mut self, slot: usize) {
-        let Some(frame) = self.open.frames.get_mut(slot) else { return };
-        let Before { len, end, buffers, added } = std::mem::take(&mut frame.before);
-        for _ in 0..added {
-            frame.capacity -= frame.chains.pop().map_or(0, |chain| chain.len());
-        }
-        (frame.len, frame.end) = (len, end);
-        frame.buffers.truncate(buffers);
-        self.open.chains -= added;
-        self.batch.wait_again(added);
-    }
-
     /// Adds waiting chains to frame `slot`.
     #[inline]
     fn extend(&mut self, slot: usize, chains: usize) {
         let Some(frame) = self.open.frames.get_mut(slot) else { return };
         let is_first = frame.chains.is_empty();
-        frame.before = Before { len: frame.len, end: frame.end, buffers: frame.buffers.len(), added: 0 };
+        frame.added = 0;
         for _ in 0..chains {
             let Some(chain) = self.batch.pop() else { break };
             frame.buffers.extend(self.batch.buffers(&chain).iter().map(Buffer::of_the_same));
             frame.chains.push(chain);
             frame.capacity += chain.len();
-            frame.before.added += 1;
+            frame.added += 1;
         }
-        self.open.chains += frame.before.added;
+        self.open.chains += frame.added;
         if is_first {
             frame.end = frame.place_of(frame.len);
         }

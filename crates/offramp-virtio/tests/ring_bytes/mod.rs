@@ -208,18 +208,14 @@ fn fill(vring: &mut Vring, frame: &[u8]) {
     publish(vring);
 }
 
-/// Writes a frame in two pieces. Reverts one append and repeats the append.
+/// Writes a frame in two pieces. Keeps nothing of the second piece at first, and repeats it.
 fn fill_in_pieces(vring: &mut Vring, frame: &[u8]) {
     const SLOT: usize = 1;
     fetch(vring);
     skip_bad(vring);
     vring.open_frame(SLOT, HEADER_LEN);
     let (first, second) = frame.split_at(frame.len() / 2);
-    let copy = |from: &[u8], to: *mut u8| {
-        // SAFETY: `append` guarantees as many writable bytes of guest memory, without any reference to these bytes.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
-    };
-    for (piece, is_taken_back) in [(first, false), (second, true), (second, false)] {
+    for (piece, is_kept) in [(first, true), (second, false), (second, true)] {
         let chains = match vring.lacks(SLOT, piece.len()) {
             Some(0) => 0,
             Some(lacking) => match chains_for(vring, lacking) {
@@ -228,10 +224,14 @@ fn fill_in_pieces(vring: &mut Vring, frame: &[u8]) {
             },
             None => break,
         };
-        vring.append(SLOT, chains, piece, None, copy);
-        if is_taken_back {
-            vring.take_back(SLOT);
+        let mut left = piece;
+        for (to, len) in vring.lend(SLOT, chains) {
+            let (now, later) = left.split_at(len.min(left.len()));
+            // SAFETY: `lend` guarantees as many writable bytes of guest memory, without any reference to these bytes.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), to, now.len()) };
+            left = later;
         }
+        vring.fill(SLOT, if is_kept { piece.len() } else { 0 }, None);
     }
     if vring.has_chain(SLOT) {
         vring.commit(SLOT, HEADER_LEN, NetHeader::default(), &[], None);

@@ -2,7 +2,7 @@
 
 use super::properties::{frames_of, random_config};
 use super::*;
-use crate::checksum::{Sum, sum, with_each_kernel};
+use crate::checksum::{Room, RoomPiece, with_each_kernel};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -18,6 +18,11 @@ struct Receiver {
     room_len: usize,
     wants_commit: bool,
     open: BTreeMap<usize, Vec<u8>>,
+    /// The pieces of the last room, and the length of the frame before them, bytes.
+    room: Vec<RoomPiece>,
+    filled_len: usize,
+    /// Number of pieces so far, from which the length of the next piece follows.
+    pieces: usize,
     delivered: Vec<Delivered>,
 }
 
@@ -34,16 +39,24 @@ impl Sink for Receiver {
         is_lent
     }
 
-    fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+    fn room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
         let frame = self.open.get_mut(&slot).unwrap();
-        if frame.len() + payload.len() > self.room_len {
-            return Appended::NoRoom;
+        self.filled_len = frame.len();
+        frame.resize((frame.len() + len * count).min(self.room_len.max(frame.len())), 0xee);
+        self.room.clear();
+        let mut left = &mut frame[self.filled_len..];
+        while !left.is_empty() {
+            let (piece, rest) = left.split_at_mut((1 + self.pieces * 7919 % (3 * len)).min(left.len()));
+            self.pieces += 1;
+            // SAFETY: the caller writes to the bytes before the next access to the frame.
+            self.room.push(unsafe { RoomPiece::new(piece.as_mut_ptr(), piece.len()) });
+            left = rest;
         }
-        if !sum(payload).plus(headers_sum).is_right() {
-            return Appended::Bad;
-        }
-        frame.extend_from_slice(payload);
-        Appended::Kept
+        Room::new(&self.room)
+    }
+
+    fn fill(&mut self, slot: usize, len: usize) {
+        self.open.get_mut(&slot).unwrap().truncate(self.filled_len + len);
     }
 
     fn wants_commit(&self) -> bool {

@@ -5,12 +5,11 @@ use super::vring::{RECEIVE_GUARD_PART, RingState};
 use crate::vhost_user::rss::FrameHash;
 use crate::vnet_hdr::rx_header;
 use offramp_adapter::port::PortError;
-use offramp_offload::checksum::{Sum, copy_and_sum_to};
-use offramp_offload::coalesce::Appended;
+use offramp_offload::checksum::{Room, RoomPiece};
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 use offramp_virtio::net_header::NetHeader;
-use offramp_virtio::ring::FETCH_MAX;
+use offramp_virtio::ring::{Chain, FETCH_MAX};
 use std::hint::cold_path;
 
 /// Maximum number of receive chains returned unused in a batch. Beyond that number, the guest counts as out of buffers.
@@ -126,32 +125,42 @@ impl QueueState {
         is_lent
     }
 
-    /// Copies payload into the guest's buffers, and verifies the checksum in the same pass.
+    /// Returns room in the guest's buffers for up to `count` payloads of `len` bytes, or no room if not even one fits.
     #[inline]
-    pub(super) fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        let chains = match self.receive.vring.lacks(slot, payload.len()) {
-            Some(0) => 0,
-            // A driver without mergeable buffers receives each frame in one chain (virtio 1.3, 5.1.6.4).
-            Some(_) if !self.is_mergeable && self.receive.vring.has_chain(slot) => return Appended::NoRoom,
-            Some(len) => match self.gather(len) {
-                Ok(chains) => chains,
-                Err(_) => return Appended::NoRoom,
-            },
-            None => return Appended::NoRoom,
-        };
-        let (mut sum, mut is_odd) = (headers_sum, false);
-        self.receive.vring.append(slot, chains, payload, self.log.as_deref(), |piece, to| {
-            // SAFETY: the ring provides `piece.len()` writable bytes of guest memory at `to`, and `piece` is in private
-            // memory.
-            let of_piece = unsafe { copy_and_sum_to(piece, to) };
-            sum = sum.plus(if is_odd { of_piece.at_odd_offset() } else { of_piece });
-            is_odd ^= piece.len() % 2 == 1;
-        });
-        if sum.is_right() {
-            return Appended::Kept;
+    pub(super) fn room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
+        let Some(chains) = self.chains_for(slot, len, count) else { return Room::default() };
+        let pieces = self.receive.vring.lend(slot, chains);
+        self.room.clear();
+        // SAFETY: the pieces stay writable until the ring is stopped, which is after the end of this borrow.
+        self.room.extend(pieces.map(|(start, len)| unsafe { RoomPiece::new(start, len) }));
+        Room::new(&self.room)
+    }
+
+    /// Returns the number of receive chains to add to a frame, so that at least one and up to `count` payloads of `len`
+    /// bytes fit. Returns `None` if not even one fits.
+    #[inline]
+    fn chains_for(&mut self, slot: usize, len: usize, count: usize) -> Option<usize> {
+        let lacking = self.receive.vring.lacks(slot, len)?;
+        // A driver without mergeable buffers receives each frame in one chain (virtio 1.3, 5.1.6.4).
+        if !self.is_mergeable && self.receive.vring.has_chain(slot) {
+            return (lacking == 0).then_some(0);
         }
-        self.receive.vring.take_back(slot);
-        Appended::Bad
+        let mut chains = if lacking == 0 { 0 } else { self.gather(lacking).ok()? };
+        if !self.is_mergeable {
+            return Some(chains);
+        }
+        // The other payloads use chains that are already fetched, as long as no commit is due.
+        let vring = &self.receive.vring;
+        let chains_max = usize::from(vring.size() / RECEIVE_GUARD_PART).saturating_sub(vring.unpublished());
+        let wanted = vring.lacks(slot, len * count)?;
+        let waiting = vring.waiting();
+        let mut room: usize = waiting[..chains].iter().map(Chain::len).sum();
+        while room < wanted && chains < chains_max {
+            let Some(chain) = waiting.get(chains).filter(|chain| chain.len() > 0) else { break };
+            room += chain.len();
+            chains += 1;
+        }
+        Some(chains)
     }
 
     /// Completes a frame that was coalesced in the guest's buffers.

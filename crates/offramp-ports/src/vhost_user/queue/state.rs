@@ -10,6 +10,7 @@ use crate::vnet_hdr::HEADER_LEN;
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::port::InterruptCounts;
 use offramp_offload::caps::Offloads;
+use offramp_offload::checksum::RoomPiece;
 use offramp_virtio::control::statistics::StatisticsTypes;
 use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::inflight::Part;
@@ -84,6 +85,8 @@ pub(in crate::vhost_user) struct QueueState {
     pub(super) out_of_buffers: bool,
     /// Number of receive chains returned unused in this batch.
     pub(super) returned_unused: usize,
+    /// The memory lent by the last call of [`Self::room`].
+    pub(super) room: Vec<RoomPiece>,
     /// The chain of the last fetched frame, if the frame's payload stays in the guest's memory.
     pub(super) kept: Option<Chain>,
     /// Cost of the last fetch in addition to the frame's own bytes, in the unit of
@@ -115,6 +118,7 @@ impl QueueState {
             transmit: PortVring::default(),
             out_of_buffers: false,
             returned_unused: 0,
+            room: Vec::new(),
             kept: None,
             tx_cost_bytes: 0,
             filter: None,
