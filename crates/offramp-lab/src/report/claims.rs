@@ -10,7 +10,8 @@ use offramp_testbed::stats::Spread;
 
 /// Explanation of the figures shown with a claim, for the reader of the report.
 pub const READING: &str = "A published range is for the first named metric; without a published number, the range \
-     follows from the wording. Saved host CPU becomes throughput only where the hosts' processor is the limit.";
+     follows from the wording. Saved host CPU becomes throughput only where the hosts' processor is the limit. No dated \
+     source is newer than 2011: docs/compare.md compares with programs of this decade.";
 
 /// A claim, and the measured result of one of its comparisons.
 pub struct Row {
@@ -18,6 +19,8 @@ pub struct Row {
     pub claim: &'static Case,
     /// Result of the lab for the claim.
     pub live: Live,
+    /// The result compared with the published range; `None` without a comparable figure.
+    pub found: Option<&'static str>,
 }
 
 /// Returns a row for each measured comparison of each claim that an experiment tests.
@@ -25,7 +28,7 @@ pub fn rows(experiment: &Experiment, machine: &Machine) -> Vec<Row> {
     let touched = claims::all().iter().filter(|claim| experiment.claims.contains(&claim.id));
     let of_claim = |claim: &'static Case| {
         let found = claim.lab.iter().filter_map(|of| live(of, experiment, machine));
-        found.map(move |live| Row { claim, live })
+        found.map(move |(live, found)| Row { claim, live, found })
     };
     touched.flat_map(of_claim).collect()
 }
@@ -49,22 +52,25 @@ pub fn by_claim(report: &LabReport) -> Vec<(&'static Case, Vec<Live>)> {
     claims::all().iter().map(of).filter(|(_, live)| !live.is_empty()).collect()
 }
 
-/// Returns the result of a comparison. `None` if the experiment lacks one of the variants, or all metrics.
-fn live(of: &'static Comparison, experiment: &Experiment, machine: &Machine) -> Option<Live> {
+/// Returns the result of a comparison, and its agreement with the published range. `None` if the experiment lacks one
+/// of the variants, or all metrics.
+fn live(of: &'static Comparison, experiment: &Experiment, machine: &Machine) -> Option<(Live, Option<&'static str>)> {
     let find = |name: &str| experiment.variants.iter().find(|variant| variant.name == name);
     let (base, variant) = (find(&of.base).filter(|_| of.experiment == experiment.name)?, find(&of.variant)?);
     let measured: Vec<Measured> = of.metrics.iter().filter_map(|name| Measured::of(name, base, variant)).collect();
     let main = measured.first()?;
     let agreement = main.agreement(of).filter(|_| main.metric.name == of.metrics[0]);
+    let (agreement, found) = agreement.unzip();
     let why: Vec<String> = agreement.into_iter().chain(limited_by(base, variant, machine)).collect();
-    Some(Live {
+    let live = Live {
         experiment: experiment.name.clone(),
         base: base.name.clone(),
         variant: variant.name.clone(),
         measured: measured.iter().map(Measured::text).collect::<Vec<_>>().join("; "),
         why: why.join("; "),
         figures: measured.iter().map(Measured::figure).collect(),
-    })
+    };
+    Some((live, found))
 }
 
 /// A metric of two variants.
@@ -101,8 +107,9 @@ impl Measured {
         format!("{noun} {values}{}", ratio.unwrap_or_default())
     }
 
-    /// Compares the result with the published range. `None` without a published range, or without a comparable figure.
-    fn agreement(&self, of: &Comparison) -> Option<String> {
+    /// Compares the result with the published range. Returns a sentence, and its end alone. `None` without a published
+    /// range, or without a comparable figure.
+    fn agreement(&self, of: &Comparison) -> Option<(String, &'static str)> {
         let (published, unit, found) = match (of.ratio, of.value) {
             (Some(published), _) => (published, "\u{a0}×", compared(self.ratio()?, published)),
             (None, Some(published)) => {
@@ -111,7 +118,7 @@ impl Measured {
             }
             (None, None) => return None,
         };
-        Some(format!("the claim reads as {}{unit} {}: {found}", range(published), self.metric.noun))
+        Some((format!("the claim reads as {}{unit} {}: {found}", range(published), self.metric.noun), found))
     }
 
     /// Returns the interval of the ratio. If all samples of only one of the two variants are 0, the ratio is exactly 0

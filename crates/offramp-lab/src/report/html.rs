@@ -158,15 +158,19 @@ impl From<&Verdict> for Comparison {
 struct Claim {
     id: &'static str,
     published: &'static str,
+    found: &'static str,
     measured: String,
     why: String,
     note: &'static str,
+    source: String,
 }
 
 impl From<Row> for Claim {
-    fn from(Row { claim, live }: Row) -> Self {
+    fn from(Row { claim, live, found }: Row) -> Self {
         let measured = format!("{} vs {}: {}", live.variant, live.base, live.measured);
-        Self { id: &claim.id, published: &claim.published, measured, why: live.why, note: &claim.note }
+        let found = found.unwrap_or("not compared");
+        let source = claims::cited(claim);
+        Self { id: &claim.id, published: &claim.published, found, measured, why: live.why, note: &claim.note, source }
     }
 }
 
@@ -469,6 +473,53 @@ mod tests {
         );
         let of_h5 = "In the lab only the switch differs.";
         assert_eq!(render(&report).matches(of_h5).count(), 1);
+    }
+
+    #[test]
+    fn a_claim_has_two_columns_and_its_details_have_a_row_of_their_own_beneath() {
+        let page = render(&sample::with_moderation());
+        let (_, table) = page.split_once("<table class=\"published\">").expect("a table of claims");
+        let (table, _) = table.split_once("</table>").expect("an end");
+        let rows: Vec<&str> = table.split("<tr").skip(2).collect();
+        assert!(!rows.is_empty() && rows.len().is_multiple_of(2), "{table}");
+        for two in rows.chunks(2) {
+            assert!(two[0].matches("<td").count() == 1 && two[0].contains("<th scope=\"row\""), "{}", two[0]);
+            assert!(two[1].matches("<td").count() == 1 && two[1].contains("colspan=\"2\""), "{}", two[1]);
+        }
+        assert!(table.contains("Source: Microsoft, performance in network adapters, about 2001"), "{table}");
+        for found in ["as published", "lower here"] {
+            assert!(page.contains(&format!("<td class=\"found-here\">{found}</td>")), "{found}");
+        }
+    }
+
+    /// Returns the anchors of a document's headings.
+    fn anchors(document: &str) -> Vec<String> {
+        let headings =
+            document.lines().filter_map(|line| line.strip_prefix('#').map(|rest| rest.trim_matches(['#', ' '])));
+        let is_kept = |letter: &char| letter.is_alphanumeric() || " -_".contains(*letter);
+        headings
+            .map(|heading| heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-"))
+            .collect()
+    }
+
+    #[test]
+    fn every_link_to_a_document_leads_to_a_file_and_a_heading_of_the_repository() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let page = render(&sample::with_moderation()).replace("&#x2f;", "/");
+        let links: Vec<&str> = page
+            .split("href=\"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .filter(|link| !link.starts_with('#'))
+            .collect();
+        assert!(links.len() >= 4, "{links:?}");
+        for link in links {
+            let path = link.strip_prefix(concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/"));
+            let path = path.unwrap_or_else(|| panic!("{link} leads out of the repository"));
+            let (file, heading) = path.split_once('#').map_or((path, None), |(file, heading)| (file, Some(heading)));
+            let document = std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert!(heading.is_none_or(|heading| anchors(&document).iter().any(|one| one == heading)), "{link}");
+        }
     }
 
     #[test]
