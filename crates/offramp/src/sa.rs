@@ -9,6 +9,7 @@ use offramp_daemon::control::client::{ClientError, ask};
 use offramp_daemon::schema::direction;
 use offramp_daemon::schema::{IpsecStatus, KeyText, SaKeys};
 use offramp_daemon::schema::{Outcome, Request, Status, VERSION};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -141,11 +142,20 @@ fn show(control: &Path, port: Option<&String>, json: bool) -> Result<String, Str
         let all: std::collections::BTreeMap<_, _> = ports.into_iter().map(|port| (port.name, port.ipsec)).collect();
         return Ok(serde_json::to_string(&all).unwrap_or_default() + "\n");
     }
-    let shown = ports.iter().map(|port| match &port.ipsec {
-        Some(status) => format!("{}\n{}", port.name, lines(status)),
-        None => format!("{}\n  no associations: this daemon is older, and has none here\n", port.name),
-    });
-    Ok(shown.collect())
+    Ok(text(ports.into_iter().map(|port| (port.name, port.ipsec))))
+}
+
+/// Formats the associations of all ports, and the reasons why the faster cipher library is not used, each once.
+fn text(ports: impl Iterator<Item = (String, Option<IpsecStatus>)>) -> String {
+    let (mut shown, mut reasons) = (Vec::new(), BTreeSet::new());
+    for (name, status) in ports {
+        shown.push(match &status {
+            Some(status) => format!("{name}\n{}", lines(status)),
+            None => format!("{name}\n  no associations: this daemon is older, and has none here\n"),
+        });
+        reasons.extend(status.iter().filter_map(show::library_reason).map(|reason| format!("{reason}\n")));
+    }
+    shown.into_iter().chain(reasons).collect()
 }
 
 fn lines(status: &IpsecStatus) -> String {
@@ -202,6 +212,25 @@ mod tests {
         assert_eq!((keys.direction.as_deref(), keys.spi, keys.esn), (Some("out"), Some(0x1000), Some(true)));
         assert_eq!(keys.selector.unwrap().destination.as_deref(), Some("10.0.0.0/8"));
         assert_eq!((keys.lifetime.unwrap().0.soft_seconds, keys.key_file), (Some(5), Some("/a b".into())));
+    }
+
+    #[test]
+    fn the_reason_for_the_cipher_library_is_shown_once_after_all_ports() {
+        let reason = "ipsec-mb: libIPSec_MB.so.1: cannot open; install it";
+        let status = |name: &str, library: &str| {
+            let ipsec = serde_json::json!({
+                "library": library, "transmit": "bypass", "receive": "bypass", "associations": [], "events": []
+            });
+            (name.to_owned(), serde_json::from_value::<IpsecStatus>(ipsec).ok())
+        };
+        let slow = format!("aws-lc ({reason})");
+        let line =
+            |name, library| format!("{name}\n  IPsec by {library}; no match: bypass on transmit, bypass on receive\n");
+        assert_eq!(
+            text([status("a", &slow), status("b", &slow)].into_iter()),
+            line("a", "aws-lc") + &line("b", "aws-lc") + reason + "\n"
+        );
+        assert_eq!(text([status("c", "ipsec-mb")].into_iter()), line("c", "ipsec-mb"));
     }
 
     #[test]

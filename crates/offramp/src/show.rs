@@ -4,7 +4,7 @@ mod overview;
 mod style;
 mod table;
 
-pub use table::{ipsec_lines, waits_text};
+pub use table::{ipsec_lines, library_reason, waits_text};
 
 use crate::control::Control;
 use crate::exit::{SETUP, fail};

@@ -249,9 +249,16 @@ fn is_used(ipsec: &IpsecStatus) -> bool {
     !ipsec.associations.is_empty() || !ipsec.events.is_empty() || !ipsec.policies.is_empty() || !bypasses
 }
 
-/// Formats the policy, the associations and their events.
+/// Returns the reason why a port does not use the faster cipher library, if the daemon names one.
+pub fn library_reason(ipsec: &IpsecStatus) -> Option<&str> {
+    ipsec.library.split_once(" (")?.1.strip_suffix(')')
+}
+
+/// Formats the policy, the associations and their events. The reason for the choice of the cipher library is the same
+/// for all ports, and therefore not included.
 pub fn ipsec_lines(ipsec: &IpsecStatus) -> Vec<String> {
     let IpsecStatus { library, transmit, receive, .. } = ipsec;
+    let library = library.split(" (").next().unwrap_or_default();
     let mut lines = vec![format!("{INDENT}IPsec by {library}; no match: {transmit} on transmit, {receive} on receive")];
     lines.extend(ipsec.policies.iter().map(|policy| format!("{INDENT}policy {policy}")));
     for sa in &ipsec.associations {
