@@ -8,13 +8,14 @@ mod bed;
 #[path = "../../offramp-check/tests/common/traffic.rs"]
 mod traffic;
 
-use bed::{ADDRESSES, Bed, Directory, INTERFACE, offramp};
+use bed::{ADDRESSES, Bed, Directory, INTERFACE, is_root_of_the_machine, offramp};
 use offramp_ports::sys::ethtool::{Features, set_features};
 use offramp_ports::sys::{NetNs, confine, link};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -22,6 +23,9 @@ use traffic::{Traffic, runs};
 
 /// Names of the two ends of a test's veth pair.
 const NAMES: [&str; 2] = ["cva", "cvb"];
+
+/// Id of the user nobody, an ordinary user on every Linux.
+const NOBODY: u32 = 65534;
 
 /// A veth pair between two namespaces.
 struct Pair {
@@ -326,6 +330,31 @@ fn what_cannot_be_checked_is_refused_in_one_line_and_nothing_is_changed() {
     refused(&check(&a, &other), "with every offload off; check that both are ends of one path");
     assert_eq!(pair.settings(), before);
     assert!(!Path::new(&state_dir).exists() || fs::read_dir(&state_dir).unwrap().next().is_none());
+}
+
+#[test]
+fn a_check_by_a_plain_user_names_the_missing_rights_and_the_remedy() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let bed = Bed::unstarted("check-plain", "");
+    let mut check = Command::new(bed.program_for_all());
+    check.args(["check", "--quick", "--pair", "lo", "/proc/self/ns/net/lo"]).uid(NOBODY).gid(NOBODY);
+    refused(
+        &check.output().unwrap(),
+        "Operation not permitted (os error 1); run as root, or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN",
+    );
+}
+
+#[test]
+fn the_list_explains_each_name() {
+    let output = offramp(&["check", "--list"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rows: Vec<_> = text.lines().map(|line| line.split_once("  ").unwrap_or_else(|| panic!("{line}"))).collect();
+    assert!(rows.len() > 15, "{text}");
+    for (name, about) in rows {
+        assert!(about.split_whitespace().count() > 3, "{name}: {about}");
+    }
 }
 
 #[test]
