@@ -99,6 +99,7 @@ fn cases() -> Vec<(&'static str, bool, Vec<u8>)> {
     let mut nine_headers = [[60, 0, 1, 4, 0, 0, 0, 0]; 9];
     nine_headers[8][0] = 58;
     let advertisement = discovery(na, 24, Some(THEIRS6), Some((2, ATTACKER)));
+    let no_length = [discovery(na, 24, Some(OURS6), None), vec![2; 1], vec![0; 7]].concat();
     let behind_nine = [&nine_headers.concat()[..], &advertisement].concat();
     vec![
         ("its own address", true, plain(ATTACKER, BROADCAST)),
@@ -141,11 +142,7 @@ fn cases() -> Vec<(&'static str, bool, Vec<u8>)> {
         ("an advertisement for another", false, of6(OURS6, &advertisement)),
         ("an advertisement of another's MAC", false, of6(OURS6, &discovery(na, 24, Some(OURS6), Some((2, VICTIM))))),
         ("an advertisement that is cut off", false, of6(OURS6, &discovery(na, 20, None, None))),
-        (
-            "an option without length",
-            false,
-            of6(OURS6, &[discovery(na, 24, Some(OURS6), None), vec![2; 1], vec![0; 7]].concat()),
-        ),
+        ("an option without length", false, of6(OURS6, &no_length)),
         ("an advertisement from nowhere", false, of6(ANY6, &discovery(na, 24, Some(OURS6), None))),
         ("behind nine headers", false, frame(0x86dd, ipv6(OURS6, 60, &behind_nine))),
         ("a router solicitation", true, of6(ANY6, &discovery(rs, 8, None, Some((1, ATTACKER))))),

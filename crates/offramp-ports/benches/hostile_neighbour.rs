@@ -130,8 +130,7 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
     let good = memory.alloc(4096, 64);
     memory.write(good + HEADER_LEN as u64, &frame(3, 3));
     let (state, commands) = (AtomicU8::new(IDLE), AtomicU64::new(0));
-    let mut times = STATES.map(|_| Vec::new());
-    let mut in_force = STATES.map(|_| Vec::new());
+    let [mut times, mut in_force] = [(); 2].map(|()| STATES.map(|_| Vec::new()));
     let mut sent = [(0, 0.0); STATES.len()];
     std::thread::scope(|scope| {
         let (_rx, tx) = neighbour.take_pairs().swap_remove(0);
@@ -158,12 +157,11 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
     });
     times.iter_mut().chain(&mut in_force).for_each(|times| times.sort_unstable());
     let usecs = |times: &[Duration], part: usize| times[times.len() * part / 100].as_secs_f64() * 1e6;
-    let percentile = |state: usize, part: usize| usecs(&times[state], part);
     for (state, name) in STATES.iter().enumerate() {
-        let (p50, p99) = (percentile(state, 50), percentile(state, 99));
-        let (ring, ratio) = (if packed { "packed" } else { "split" }, p99 / percentile(0, 99));
-        let rate = format!("{:.0}", sent[state].0 as f64 / sent[state].1);
-        let rate = if sent[state].0 == 0 { "" } else { &rate };
+        let [p50, p99] = [50, 99].map(|part| usecs(&times[state], part));
+        let (ring, ratio) = (if packed { "packed" } else { "split" }, p99 / usecs(&times[0], 99));
+        let (count, seconds) = sent[state];
+        let rate = if count == 0 { String::new() } else { format!("{:.0}", count as f64 / seconds) };
         let [command_p50, command_p99] = [50, 99].map(|part| usecs(&in_force[state], part));
         println!(
             "{ring:<8}{name:<24}{p50:>10.1}{p99:>10.1}{ratio:>12.2}{rate:>14}{command_p50:>16.1}{command_p99:>10.1}"

@@ -399,33 +399,36 @@ fn shake_hands(frontend: &mut Frontend, guest: &GuestMemory, event: &EventFd, st
     Ok(())
 }
 
+/// Connects `connections` times, and disconnects after a random step of the handshake, at times in the middle of a
+/// message.
+fn storm(seed: u64, socket: &Path, connections: usize) {
+    const STEPS: usize = 21;
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let guest = GuestMemory::new(&[RegionSpec::new(0x10_0000, 1 << 20)]);
+    let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
+    let half = Header::new(request::SET_FEATURES, 8).to_bytes();
+    for _ in 0..connections {
+        let mut frontend = Frontend::connect(socket);
+        let steps = rng.random_range(0..=STEPS);
+        if shake_hands(&mut frontend, &guest, &event, steps).is_ok() {
+            match rng.random_range(0..3) {
+                0 => frontend.send_bytes(&half[..rng.random_range(1..half.len())], &[event.as_fd()]),
+                // Request an answer that nobody reads.
+                1 => frontend.send_raw(Header::new(request::GET_FEATURES, 0), &[], &[]),
+                _ => true,
+            };
+        }
+    }
+}
+
 #[test]
 fn after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_accepted() {
-    const STEPS: usize = 21;
     const AFTERWARDS: u32 = 300;
     if !is_alone(
         "vhost_reconnect::after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_accepted",
     ) {
         return;
     }
-    let storm = |seed: u64, socket: &Path, connections: usize| {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let guest = GuestMemory::new(&[RegionSpec::new(0x10_0000, 1 << 20)]);
-        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
-        let half = Header::new(request::SET_FEATURES, 8).to_bytes();
-        for _ in 0..connections {
-            let mut frontend = Frontend::connect(socket);
-            let steps = rng.random_range(0..=STEPS);
-            if shake_hands(&mut frontend, &guest, &event, steps).is_ok() {
-                match rng.random_range(0..3) {
-                    0 => frontend.send_bytes(&half[..rng.random_range(1..half.len())], &[event.as_fd()]),
-                    // Request an answer that nobody reads.
-                    1 => frontend.send_raw(Header::new(request::GET_FEATURES, 0), &[], &[]),
-                    _ => true,
-                };
-            }
-        }
-    };
     let rig = Rig::with(&RigConfig::mtu(1500));
     let model = frame(&mut rng(), 100);
     let right = Guest::builder().memory(&[RegionSpec::new(0x4000_0000, 4 << 20)]);
@@ -441,7 +444,7 @@ fn after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_
     let began = Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..2 {
-            let (socket, storm) = (rig.socket(0), &storm);
+            let socket = rig.socket(0);
             scope.spawn(move || storm(seed + thread, socket, connections / 2));
         }
     });

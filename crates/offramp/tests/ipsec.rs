@@ -202,6 +202,23 @@ fn on_one_switch(bed: &Bed) -> [PathBuf; 2] {
     sockets
 }
 
+/// Connects a guest and fills all its receive queues.
+fn guest_with_all_pairs(socket: &Path) -> Guest {
+    let mut guest = Guest::builder().queue_size(256).queue_pairs(GUEST_PAIRS as u16).connect(socket);
+    (0..GUEST_PAIRS).for_each(|pair| assert!(guest.rx(pair).fill(200, 1526) > 0));
+    guest
+}
+
+/// Sends a frame on a guest's last pair. A queue pair counts as running after its thread has fetched a frame. Until
+/// further pairs run, the first pair receives all flows. The frame is too short for the switch to learn a station from
+/// it.
+fn run_last_pair(guest: &mut Guest) {
+    let last = guest.tx(GUEST_PAIRS - 1);
+    last.stage(&VnetHeader::default(), &[&[0; 10]]).expect("room in the ring");
+    last.publish();
+    last.drain(Duration::from_secs(20));
+}
+
 #[test]
 fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
     let mut bed = Bed::unstarted("esp-guests", "");
@@ -216,19 +233,8 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
         })
         .unwrap();
     assert!(bed.run(&["set", "a", "moderation", "rx_usecs=100000"]).status.success());
-    let mut guests = sockets.map(|socket| {
-        let builder = Guest::builder().queue_size(256).queue_pairs(GUEST_PAIRS as u16);
-        let mut guest = builder.connect(socket);
-        (0..GUEST_PAIRS).for_each(|pair| assert!(guest.rx(pair).fill(200, 1526) > 0));
-        guest
-    });
-    // A queue pair counts as running after its thread has fetched a frame. Until further pairs run, the first pair
-    // receives all flows. So the guest sends a frame on its last pair. The frame is too short for the switch to learn a
-    // station from it.
-    let last = guests[1].tx(GUEST_PAIRS - 1);
-    last.stage(&VnetHeader::default(), &[&[0; 10]]).expect("room in the ring");
-    last.publish();
-    last.drain(Duration::from_secs(20));
+    let mut guests = sockets.map(|socket| guest_with_all_pairs(&socket));
+    run_last_pair(&mut guests[1]);
 
     // Traffic between the guests is encrypted on the switch and unencrypted in the guest. Each flow stays on one pair.
     let mut places = BTreeMap::new();

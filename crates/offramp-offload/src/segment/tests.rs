@@ -326,6 +326,23 @@ fn written(mut plan: Segmenter, frame: &Frame<'_>) -> Vec<Vec<u8>> {
     (0..plan.frames_left()).map(|_| one(&mut plan)).collect()
 }
 
+/// Returns a frame without a tag, of one of eight kinds, and its request. `cut_at` is the length of a truncated TCP
+/// segment after its Ethernet header.
+fn frame_of_kind(kind: usize, version6: bool, payload: &[u8], cut_at: usize) -> (Vec<u8>, TxMeta) {
+    match kind {
+        0 | 1 => tcp_super_frame(version6, payload, 0x18, 7, 9),
+        2 => udp_super_frame(version6, payload, SegmentationKind::Udp, 400),
+        3 => udp_super_frame(version6, payload, SegmentationKind::UdpFragments, 400),
+        4 => (udp_super_frame(version6, payload, SegmentationKind::Udp, 400).0, TxMeta::default()),
+        5 => ([&[2; 12][..], &[0x88, 0xb5], payload].concat(), TxMeta::default()),
+        6 => (tcp4_frame()[..14 + cut_at].to_vec(), TxMeta::default()),
+        _ => {
+            let (frame, meta) = tcp_super_frame(version6, payload, 0x18, 7, 9);
+            (frame, TxMeta { segmentation: None, ..meta })
+        }
+    }
+}
+
 proptest! {
     /// A buffer lends a frame with another tag as if the frame had been sent with this tag. Later, the buffer lends the
     /// original frame again.
@@ -336,18 +353,7 @@ proptest! {
     ) {
         const AT: usize = 64;
         let payload = pattern(len);
-        let (mut sent, mut request) = match kind {
-            0 | 1 => tcp_super_frame(version6, &payload, 0x18, 7, 9),
-            2 => udp_super_frame(version6, &payload, SegmentationKind::Udp, 400),
-            3 => udp_super_frame(version6, &payload, SegmentationKind::UdpFragments, 400),
-            4 => (udp_super_frame(version6, &payload, SegmentationKind::Udp, 400).0, TxMeta::default()),
-            5 => ([&[2; 12][..], &[0x88, 0xb5], &payload].concat(), TxMeta::default()),
-            6 => (tcp4_frame()[..14 + cut_at].to_vec(), TxMeta::default()),
-            _ => {
-                let (frame, meta) = tcp_super_frame(version6, &payload, 0x18, 7, 9);
-                (frame, TxMeta { segmentation: None, ..meta })
-            }
-        };
+        let (mut sent, mut request) = frame_of_kind(kind, version6, &payload, cut_at);
         let tag_len = tags * VLAN_TAG_LEN;
         for _ in 0..tags {
             sent.splice(12..12, [0x81, 0, tci.to_be_bytes()[0], tci.to_be_bytes()[1]]);
