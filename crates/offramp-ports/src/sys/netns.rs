@@ -33,11 +33,19 @@ impl NetNs {
     /// Returns an error if the kernel refuses a namespace, because of missing privilege or the limit
     /// `user.max_net_namespaces`.
     pub fn new() -> io::Result<Self> {
-        let made = on_a_thread(|| {
+        Self::run_in_new(Self::current)?
+    }
+
+    /// Runs `f` on a new thread in a namespace of its own, and waits until `f` returns. As after [`NetNs::new`], the
+    /// namespace contains only a loopback interface, and ends with its last descriptor.
+    ///
+    /// # Errors
+    /// Returns the errors of [`NetNs::new`]. After an error, `f` has not run.
+    pub fn run_in_new<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
+        on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).map_err(|e| SysError::new("making a network namespace", e))?;
-            Self::current()
-        });
-        made?
+            Ok(f())
+        })?
     }
 
     /// Returns the calling thread's namespace.
