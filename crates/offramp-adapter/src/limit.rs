@@ -199,7 +199,8 @@ impl Limiter {
 #[derive(Debug)]
 pub(crate) struct Meter {
     limiter: Arc<Limiter>,
-    /// The limiter's number of changes when this queue last applied the limit.
+    /// The value of the limiter's change counter when this queue last read the limit. A different value means that the
+    /// limit has changed since.
     changes: u32,
     limit: RateLimit,
     is_limited: bool,

@@ -154,8 +154,8 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
             reports.retain(|id, _| ids.contains(id));
         }
         let events = &daemon.threads().events;
-        // A thread finds a lost host, or a limit that was reached, only during a turn. So only ports of threads that
-        // made turns, and ports with an interface, are checked.
+        // A thread notices only while it polls its ports that a host has gone, or that a port lost frames to its rate
+        // limit. So check only ports of threads that have polled, and ports with an interface.
         let (mut is_well, mut changed) = (true, places.with_interface.clone());
         for pairs in &places.threads {
             let look = look(

@@ -52,7 +52,7 @@ pub struct PacketMemory<W> {
 }
 
 impl<W: Line> PacketMemory<W> {
-    /// Wraps a wire in a memory.
+    /// Puts a packet memory between an adapter and `line`.
     pub fn new(line: W, config: &MemoryConfig) -> Self {
         Self {
             line,

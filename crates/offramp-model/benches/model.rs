@@ -5,9 +5,9 @@
 //! targets next to the figures, but asserts nothing.
 //!
 //! On a shared machine, or with a varying clock, the speed-up by a second thread is below 2 and varies over time. The
-//! bench therefore measures scaling in short rounds. Each round also measures the machine's limit for independent work:
-//! two concurrent single-threaded sweeps, compared with a single sweep. The difference between the speed-up and this
-//! limit is the loss in the sweep itself.
+//! bench therefore measures scaling in short rounds. Each round also measures the largest speed-up that the machine
+//! allows: the speed-up of two independent single-threaded sweeps at the same time. The difference between the sweep's
+//! speed-up and this limit is the loss in the sweep itself.
 
 use offramp_model::config::Workload;
 use offramp_model::profile::Profile;

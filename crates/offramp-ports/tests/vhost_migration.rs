@@ -136,7 +136,7 @@ impl Flow {
         missing.sum()
     }
 
-    /// Discards the missing frames, so that the flow continues after the received frames.
+    /// Forgets the frames that were sent but did not arrive. The flow continues after the last received frame.
     fn go_on_from_received(&mut self) {
         self.sent = self.received;
         self.under_way.clear();

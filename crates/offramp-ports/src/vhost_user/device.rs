@@ -131,7 +131,7 @@ struct Setup {
     ended_at: Option<u32>,
     /// The base at which the ring stopped, or `None` after the frontend has set a new base for the ring.
     stopped_at: Option<u32>,
-    /// The ring's base in the saved state that the frontend loaded, or `None` after the ring has started.
+    /// The ring's base in the state that a frontend restored after a migration, or `None` once the ring has started.
     loaded: Option<u32>,
     /// The kick source, set when the frontend starts the ring.
     kick: Option<Kick>,

@@ -105,8 +105,8 @@ pub(crate) struct Batch {
     /// True if a fetch claims cache lines of writable buffers (see [`Buffer::claim`]). With a dirty log, no cache line
     /// is claimed, because the log would miss the writes that claim cache lines.
     pub(crate) claims: bool,
-    /// True for each buffer of a control queue that the device can write and must not read. Empty in other rings, to
-    /// save time per frame.
+    /// In a control queue, one entry for each of `buffers`: true for a buffer that the device can write and must not
+    /// read. Empty in other rings, to save time per frame.
     pub(super) is_writable: Vec<bool>,
 }
 

@@ -47,7 +47,7 @@ struct Place {
     x: f64,
 }
 
-/// Draws the list. Each row depends only on rows before it.
+/// Draws the crates of the list. A crate must come after the crates that it depends on.
 pub fn svg(rows: &[Row]) -> String {
     let (mut places, edges) = places(rows);
     let layers = arrange(&mut places);
