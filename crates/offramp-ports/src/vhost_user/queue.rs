@@ -25,6 +25,8 @@ mod moderation;
 mod receive;
 mod state;
 mod statistics;
+#[cfg(test)]
+mod tests;
 mod transmit;
 mod vring;
 

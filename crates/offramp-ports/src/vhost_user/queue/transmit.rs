@@ -15,7 +15,7 @@ const DESCRIPTOR_COST_BYTES: usize = 64;
 
 /// Number of bytes of a kept frame that are copied into private memory. Usual headers fit, with options and with
 /// extension headers. A frame whose headers do not fit is copied as a whole.
-const FRONT_LEN: usize = 256;
+pub(super) const FRONT_LEN: usize = 256;
 /// Minimum length of a chain whose frame can stay in the guest's memory, in bytes. Copying a shorter frame costs less
 /// than keeping its chain.
 const KEPT_LEN_MIN: usize = 4096;
