@@ -133,6 +133,11 @@ fn frames_that_are_written_in_place_never_keep_more_than_half_a_ring_from_the_gu
         }
         let bytes = segments.iter().sum::<usize>() * PAYLOAD.len();
         assert!(bytes <= usize::from(RING / 2) * BUFFER_LEN, "{segments:?}");
+        // Room for many payloads adds no more than the chains for one of them.
+        let mut room = bed.port.rx_room(0, PAYLOAD.len(), usize::from(RING));
+        let fitting = std::iter::from_fn(|| room.copy_and_sum(&PAYLOAD)).count();
+        bed.port.rx_fill(0, 0);
+        assert!(fitting * PAYLOAD.len() <= PAYLOAD.len() + 2 * BUFFER_LEN, "{fitting} payloads");
         for (slot, segments) in segments.iter().enumerate() {
             commit(&mut bed.port, slot, *segments);
         }

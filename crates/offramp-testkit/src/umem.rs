@@ -97,7 +97,7 @@ impl InPlace for UmemPort {
 
     fn rx_room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
         let Some(open) = self.open.get(&slot) else { return Room::default() };
-        let (at, room) = (open.start + open.len, self.frame_len - open.len);
+        let (at, room) = (open.start + open.len, self.frame_len.saturating_sub(open.len));
         self.area.beside(at..at + room.min(len * count)).map(Room::from).unwrap_or_default()
     }
 

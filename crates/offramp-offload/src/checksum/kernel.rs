@@ -270,7 +270,7 @@ impl Kernel {
             Vectors::Avx2 => unsafe { x86::avx2::run(work) },
             Vectors::None => work.run(|src, piece| {
                 // SAFETY: the piece has as many writable bytes.
-                piece.fill(src, |src, to| Sum(unsafe { self.copy_and_sum_to(src, to) }))
+                Sum(unsafe { self.copy_and_sum_to(src, piece.start_for(src.len())) })
             }),
         }
     }

@@ -7,9 +7,6 @@ use super::{Sum, copy_and_sum_to};
 use core::marker::PhantomData;
 use core::slice;
 
-/// Length of a cache line in bytes.
-const CACHE_LINE_LEN: usize = 64;
-
 /// Adjacent writable bytes that another program can read and write at the same time. No reference to such bytes may
 /// exist.
 #[derive(Clone, Copy, Debug)]
@@ -25,49 +22,35 @@ impl RoomPiece {
     /// Returns the `len` bytes at `start`.
     ///
     /// # Safety
-    /// The bytes must be writable until the last use of the result and its copies. No reference to the bytes may exist
-    /// while a function of this module runs.
+    /// The bytes must be writable until the last use of the result and its copies. While a function of this module runs,
+    /// no reference to the bytes may exist, and no other thread of this program may access them.
     #[inline]
     #[must_use]
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self { start, len }
     }
 
-    /// Prefetches the cache lines of the first `len` bytes for writing.
-    #[inline(always)]
-    fn prefetch(self, len: usize) {
-        for at in (0..len).step_by(CACHE_LINE_LEN) {
-            prefetch_to_write(self.start.wrapping_add(at));
-        }
+    /// Returns the number of bytes.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "no caller asks")]
+    pub fn len(&self) -> usize {
+        self.len
     }
 
-    /// Copies `src` to the front of the bytes with `copy_and_sum`, a function with the effect of
-    /// [`copy_and_sum_to`].
+    /// Returns the address of the first byte.
     ///
     /// # Panics
-    /// Panics if `src` is longer than the bytes.
+    /// Panics if there are fewer than `len` bytes.
     #[inline(always)]
-    pub(super) fn fill(self, src: &[u8], copy_and_sum: impl FnOnce(&[u8], *mut u8) -> Sum) -> Sum {
-        assert!(src.len() <= self.len);
-        copy_and_sum(src, self.start)
+    pub(super) fn start_for(self, len: usize) -> *mut u8 {
+        assert!(len <= self.len);
+        self.start
     }
-}
-
-/// Prefetches the cache line of an address, and acquires ownership of the line.
-#[inline(always)]
-fn prefetch_to_write(at: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch affects only the caches, and a processor without this instruction does nothing. The compiler's
-    // intrinsic becomes a plain prefetch unless the whole program is compiled for newer processors.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(any(not(target_arch = "x86_64"), miri))]
-    let _ = at;
 }
 
 /// The room for the next bytes of a frame: pieces of memory, in order.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Room<'a> {
     /// The rest of the current piece.
     front: RoomPiece,
@@ -100,23 +83,16 @@ impl<'a> Room<'a> {
     }
 
     /// Returns the number of bytes that fit.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.front.len + self.pieces.clone().map(|piece| piece.len).sum::<usize>()
-    }
-
-    /// Returns whether no byte fits.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Copies `src` to the front of the room and computes the sum of `src` in the same pass. The next call writes
     /// behind these bytes. Returns `None` if `src` does not fit; then some of its bytes were copied.
     #[inline]
     pub fn copy_and_sum(&mut self, src: &[u8]) -> Option<Sum> {
-        // SAFETY: a piece has as many writable bytes.
-        self.copy_with(src, |src, piece| piece.fill(src, |src, to| unsafe { copy_and_sum_to(src, to) }))
+        // SAFETY: the piece has as many writable bytes.
+        self.copy_with(src, |src, piece| unsafe { copy_and_sum_to(src, piece.start_for(src.len())) })
     }
 
     /// Does the same as [`Self::copy_and_sum`]. `copy_and_sum` copies a part of `src` to a piece that has room for it.
@@ -137,18 +113,6 @@ impl<'a> Room<'a> {
             src = later;
         }
         Some(sum)
-    }
-
-    /// Prefetches the cache lines of the next `len` bytes for writing.
-    #[inline(always)]
-    pub(crate) fn prefetch(&self, len: usize) {
-        let now = len.min(self.front.len);
-        self.front.prefetch(now);
-        if now < len
-            && let Some(next) = self.pieces.as_slice().first()
-        {
-            next.prefetch((len - now).min(next.len));
-        }
     }
 
     /// Returns the next `len` bytes, at most the rest of the current piece.

@@ -103,15 +103,14 @@ macro_rules! copying {
         #[target_feature(enable = $features)]
         pub(in super::super) unsafe fn run<W: ManyCopies>(work: W) -> W::Output {
             work.run(|src, piece| {
-                piece.fill(src, |src, to| {
-                    if !LENS.contains(&src.len()) {
-                        // SAFETY: the piece has as many writable bytes.
-                        return Sum(unsafe { copy_and_sum_short_to(src, to) });
-                    }
-                    // SAFETY: the caller vouches for the features, the length was checked, and the piece has as many
-                    // writable bytes.
-                    Sum(unsafe { copy_and_sum(src.as_ptr(), src.len(), to) })
-                })
+                let to = piece.start_for(src.len());
+                if !LENS.contains(&src.len()) {
+                    // SAFETY: the piece has as many writable bytes.
+                    return Sum(unsafe { copy_and_sum_short_to(src, to) });
+                }
+                // SAFETY: the caller vouches for the features, the length was checked, and the piece has as many writable
+                // bytes.
+                Sum(unsafe { copy_and_sum(src.as_ptr(), src.len(), to) })
             })
         }
 

@@ -1,7 +1,7 @@
 //! The life of one aggregate: start, coalescing of frames, and end.
 
 use super::head::{CommonSums, Key, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
-use super::sink::{Appended, append};
+use super::sink::append;
 use super::{CoalesceConfig, RxCsum, Sink};
 use crate::checksum::copy_and_sum;
 use crate::layout::{
@@ -104,15 +104,11 @@ impl Flow {
         }
         buffer[..headers.len()].copy_from_slice(headers);
         let header_sum = self.sums.transport_headers(transport, layout.transport_len() as u16);
-        let lent = out.reserve(first.slot, headers).then(|| append(out, first.slot, payload, header_sum));
-        self.is_in_place = lent == Some(Appended::Kept);
-        let is_right = match lent {
-            Some(Appended::Kept) => true,
-            Some(Appended::Bad) => false,
-            Some(Appended::NoRoom) | None => {
-                copy_and_sum(payload, &mut buffer[headers.len()..]).plus(header_sum).is_right()
-            }
-        };
+        let is_lent = out.reserve(first.slot, headers);
+        let in_place = if is_lent { append(out, first.slot, payload, header_sum) } else { None };
+        self.is_in_place = in_place == Some(true);
+        let is_right =
+            in_place.unwrap_or_else(|| copy_and_sum(payload, &mut buffer[headers.len()..]).plus(header_sum).is_right());
         if !is_right {
             return false;
         }
@@ -185,9 +181,9 @@ impl Flow {
         let coalesced = if is_full && self.segments + 1 < self.segments_max { Outcome::Open } else { Outcome::Last };
         if self.is_in_place {
             match append(out, slot, payload, header_sum) {
-                Appended::Kept => {}
-                Appended::Bad => return Outcome::Bad,
-                Appended::NoRoom => return Outcome::Refused,
+                Some(true) => {}
+                Some(false) => return Outcome::Bad,
+                None => return Outcome::Refused,
             }
         } else {
             let tail = self.buffer_start + tail;

@@ -18,7 +18,7 @@ use crate::layout::{IPV4_TOTAL_LEN_OFFSET, IPV6_PAYLOAD_LEN_OFFSET, UDP_LENGTH_O
 
 /// Number of frames for which a receiver is first asked for room. A room takes time for each of its frames, so a short run
 /// asks for a short room.
-const ROOM_FRAMES: usize = 2;
+const ROOM_FRAMES: usize = 1;
 /// Factor by which the number of frames grows from one room to the next.
 const ROOM_GROWTH: usize = 4;
 
@@ -87,7 +87,7 @@ impl Coalescer {
             run.follow_in_place(slot, out)
         } else {
             let place = &mut self.buffers.bytes[place..place + frames_max * run.expected.size()];
-            many_copies(RunToRoom { run, room: Room::from(place), is_lent: false }).followed
+            many_copies(RunToRoom { run, room: Room::from(place) }).followed
         };
         flow.segments += (followed.count - before) as u16;
         followed
@@ -155,18 +155,17 @@ impl<'f, I: Iterator<Item = &'f mut [u8]>> Run<'_, 'f, I> {
     #[inline]
     fn follow_in_place(mut self, slot: usize, out: &mut impl Sink) -> Followed<'f, I> {
         let (size, end, mut room_frames) = (self.expected.size(), self.followed.count + self.frames_max, ROOM_FRAMES);
-        while !out.wants_commit() && self.next_payload().is_some() {
+        while self.followed.count < end && !out.wants_commit() && self.next_payload().is_some() {
             let before = self.followed.count;
             let room = out.room(slot, size, room_frames.min(end - before));
             self.frames_max = (room.len() / size).min(end - before);
-            let frames_max = self.frames_max;
-            self = many_copies(RunToRoom { run: self, room, is_lent: true });
+            self = many_copies(RunToRoom { run: self, room });
             let count = self.followed.count - before;
             out.fill(slot, count * size);
-            if count == 0 || count < frames_max {
+            if count == 0 || count < self.frames_max {
                 break;
             }
-            room_frames *= ROOM_GROWTH;
+            room_frames = room_frames.saturating_mul(ROOM_GROWTH);
         }
         self.followed
     }
@@ -203,8 +202,6 @@ impl<'f, I: Iterator<Item = &'f mut [u8]>> Run<'_, 'f, I> {
 struct RunToRoom<'a, 'f, 'r, I> {
     run: Run<'a, 'f, I>,
     room: Room<'r>,
-    /// True if the room is memory of a receiver, which may lie in distant caches.
-    is_lent: bool,
 }
 
 impl<'a, 'f, I: Iterator<Item = &'f mut [u8]>> ManyCopies for RunToRoom<'a, 'f, '_, I> {
@@ -212,15 +209,11 @@ impl<'a, 'f, I: Iterator<Item = &'f mut [u8]>> ManyCopies for RunToRoom<'a, 'f, 
 
     #[inline(always)]
     fn run(self, copy_and_sum: impl Fn(&[u8], RoomPiece) -> Sum) -> Run<'a, 'f, I> {
-        let Self { run, mut room, is_lent } = self;
+        let Self { run, mut room } = self;
         run.keep_each(|payload, sum| {
             count::copied(payload.len());
-            let of_payload = room.copy_with(payload, &copy_and_sum);
-            if is_lent {
-                room.prefetch(payload.len());
-            }
             // Bytes of a bad frame lie past the aggregate's end.
-            of_payload.is_some_and(|of_payload| of_payload.plus(sum).is_right())
+            room.copy_with(payload, &copy_and_sum).is_some_and(|of_payload| of_payload.plus(sum).is_right())
         })
     }
 }

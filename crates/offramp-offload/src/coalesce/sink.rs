@@ -3,27 +3,14 @@
 use crate::checksum::{Room, Sum};
 use crate::meta::RxMeta;
 
-/// The result of appending payload to a frame in lent memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Appended {
-    /// The payload was appended to the frame.
-    Kept,
-    /// The payload's checksum is wrong. The frame is unchanged.
-    Bad,
-    /// The memory has no room for the payload. The frame is unchanged.
-    NoRoom,
-}
-
-/// Appends payload to frame `slot` of `out` if the checksum over payload and `headers_sum` is correct.
+/// Writes payload to frame `slot` of `out`, and keeps the payload if the checksum over payload and `headers_sum` is
+/// correct. Returns whether the checksum is correct, or `None` if the receiver has no room.
 #[inline]
-pub(super) fn append(out: &mut impl Sink, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-    let appended = match out.room(slot, payload.len(), 1).copy_and_sum(payload) {
-        Some(sum) if sum.plus(headers_sum).is_right() => Appended::Kept,
-        Some(_) => Appended::Bad,
-        None => Appended::NoRoom,
-    };
-    out.fill(slot, if appended == Appended::Kept { payload.len() } else { 0 });
-    appended
+pub(super) fn append(out: &mut impl Sink, slot: usize, payload: &[u8], headers_sum: Sum) -> Option<bool> {
+    let sum = out.room(slot, payload.len(), 1).copy_and_sum(payload);
+    let is_right = sum.map(|sum| sum.plus(headers_sum).is_right());
+    out.fill(slot, if is_right == Some(true) { payload.len() } else { 0 });
+    is_right
 }
 
 /// The receiver of the frames from a [`Coalescer`](super::Coalescer). A closure can be a receiver, but lends no memory.

@@ -219,7 +219,7 @@ impl InPlace for VhostQueue {
 
     #[inline]
     fn rx_fill(&mut self, slot: usize, len: usize) {
-        self.state.receive.vring.fill(slot, len, self.state.log.as_deref());
+        self.state.fill(slot, len);
     }
 
     #[inline]

@@ -119,26 +119,17 @@ impl Vring {
     }
 
     /// Appends to frame `slot` the first `len` bytes of the pieces that [`Vring::lend`] returned. Chains that the frame
-    /// does not need wait again.
+    /// does not need wait again. A dirty log gets a mark for the first `written` bytes of the pieces, because bytes with
+    /// a wrong checksum are written, too.
     #[inline]
-    pub fn fill(&mut self, slot: usize, len: usize, log: Option<&DirtyLog>) {
+    pub fn fill(&mut self, slot: usize, len: usize, log: Option<(&DirtyLog, usize)>) {
         let Some(frame) = self.open.frames.get_mut(slot) else { return };
-        let mut left = len;
-        while let Some(buffer) = frame.buffers.get(frame.end.buffer)
-            && left > 0
-        {
-            let Place { buffer: n, offset } = frame.end;
-            let filled = left.min(buffer.len() - offset);
-            if let Some(log) = log {
-                log.mark(buffer.guest + offset as u64, filled as u64);
-            }
-            frame.end = match offset + filled {
-                end if end == buffer.len() => Place { buffer: n + 1, offset: 0 },
-                offset => Place { buffer: n, offset },
-            };
-            left -= filled;
+        if let Some((log, written)) = log {
+            frame.advance(written, |buffer, offset, len| log.mark(buffer.guest + offset as u64, len as u64));
         }
-        frame.len += len - left;
+        let (end, filled) = frame.advance(len, |_, _, _| {});
+        (frame.end, frame.len) = (end, frame.len + filled);
+        // A frame without payload needs no chain. Its first chain would otherwise keep every chain from being published.
         let mut spare = 0;
         while spare < frame.added
             && let Some(last) = frame.chains.last()
@@ -176,7 +167,8 @@ impl Vring {
     #[inline]
     fn extend(&mut self, slot: usize, chains: usize) {
         let Some(frame) = self.open.frames.get_mut(slot) else { return };
-        let is_first = frame.chains.is_empty();
+        // The place of the first payload byte depends on the chain that contains it.
+        let has_no_end = frame.capacity < frame.len;
         frame.added = 0;
         for _ in 0..chains {
             let Some(chain) = self.batch.pop() else { break };
@@ -186,7 +178,7 @@ impl Vring {
             frame.added += 1;
         }
         self.open.chains += frame.added;
-        if is_first {
+        if has_no_end {
             frame.end = frame.place_of(frame.len);
         }
     }
@@ -242,6 +234,25 @@ impl Vring {
 }
 
 impl OpenFrame {
+    /// Passes to `part` each part of the `len` bytes behind the frame: a buffer, an offset and a length. Returns the end
+    /// of these bytes, and the number of bytes for which there is room.
+    #[inline]
+    fn advance(&self, len: usize, mut part: impl FnMut(&Buffer, usize, usize)) -> (Place, usize) {
+        let (mut end, mut left) = (self.end, len);
+        while let Some(buffer) = self.buffers.get(end.buffer)
+            && left > 0
+        {
+            let part_len = left.min(buffer.len() - end.offset);
+            part(buffer, end.offset, part_len);
+            left -= part_len;
+            end.offset += part_len;
+            if end.offset == buffer.len() {
+                end = Place { buffer: end.buffer + 1, offset: 0 };
+            }
+        }
+        (end, len - left)
+    }
+
     /// Returns the number of chains with bytes of the frame. The number can be less than the number of all chains if
     /// the slot had an uncommitted frame before.
     #[inline]

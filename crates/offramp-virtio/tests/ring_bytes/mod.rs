@@ -225,7 +225,9 @@ fn fill_in_pieces(vring: &mut Vring, frame: &[u8]) {
             None => break,
         };
         let mut left = piece;
-        for (to, len) in vring.lend(SLOT, chains) {
+        // Sometimes lend a chain more than needed.
+        let spare = usize::from(vring.waiting().get(chains).is_some_and(|chain| chain.len() > 0));
+        for (to, len) in vring.lend(SLOT, chains + spare) {
             let (now, later) = left.split_at(len.min(left.len()));
             // SAFETY: `lend` guarantees as many writable bytes of guest memory, without any reference to these bytes.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), to, now.len()) };

@@ -16,7 +16,10 @@ struct Receiver {
     lends: bool,
     /// Maximum length of a frame in lent memory, in bytes.
     room_len: usize,
-    wants_commit: bool,
+    /// Number of rooms until the receiver waits for its memory; `None` if it never waits.
+    rooms_left: Option<usize>,
+    /// Lends room for one payload at a time.
+    is_scarce: bool,
     open: BTreeMap<usize, Vec<u8>>,
     /// The pieces of the last room, and the length of the frame before them, bytes.
     room: Vec<RoomPiece>,
@@ -42,6 +45,8 @@ impl Sink for Receiver {
     fn room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
         let frame = self.open.get_mut(&slot).unwrap();
         self.filled_len = frame.len();
+        // The room is sometimes longer than requested, and often only long enough for one payload.
+        let count = if self.is_scarce { 1 } else { count + self.pieces % 3 };
         frame.resize((frame.len() + len * count).min(self.room_len.max(frame.len())), 0xee);
         self.room.clear();
         let mut left = &mut frame[self.filled_len..];
@@ -56,11 +61,12 @@ impl Sink for Receiver {
     }
 
     fn fill(&mut self, slot: usize, len: usize) {
+        self.rooms_left = self.rooms_left.map(|rooms| rooms.saturating_sub(1));
         self.open.get_mut(&slot).unwrap().truncate(self.filled_len + len);
     }
 
     fn wants_commit(&self) -> bool {
-        self.wants_commit
+        self.rooms_left == Some(0)
     }
 
     fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) {
@@ -141,7 +147,8 @@ fn a_run_gives_what_its_frames_give_one_by_one() {
             left = rest;
         }
         let keeps = Receiver::default();
-        let lends = Receiver { lends: true, room_len: random.random_range(2_000..70_000), ..Receiver::default() };
+        let (room_len, is_scarce) = (random.random_range(2_000..70_000), random.random_bool(0.3));
+        let lends = Receiver { lends: true, room_len, is_scarce, ..Receiver::default() };
         for receiver in [keeps, lends] {
             let (one_by_one, _) = coalesce_in(config, receiver.clone(), &runs, true);
             with_each_kernel(|kernel| {
@@ -177,8 +184,31 @@ fn a_run_ends_where_the_receiver_waits_for_its_memory() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
     let mut receiver = Receiver { lends: true, room_len: 70_000, ..Receiver::default() };
     push_run(&mut coalescer, &mut frames[..2], ALL, 0, &mut receiver);
-    receiver.wants_commit = true;
+    receiver.rooms_left = Some(0);
     let rest = frames[2..].iter_mut().map(Vec::as_mut_slice);
     let followed = coalescer.follow(rest, ALL, &mut receiver);
     assert_eq!((followed.count, followed.other.is_some(), followed.rest.count()), (0, true, 17));
+}
+
+#[test]
+fn a_receiver_that_lends_room_for_one_payload_at_a_time_gets_a_whole_run() {
+    let mut frames = with_all(tcp_run(&[500; 60]), |_, _| {}).iter().map(Spec::build).collect::<Vec<_>>();
+    let mut coalescer = Coalescer::new(CoalesceConfig::default());
+    let mut receiver = Receiver { lends: true, room_len: 70_000, is_scarce: true, ..Receiver::default() };
+    let followed = push_run(&mut coalescer, &mut frames, ALL, 0, &mut receiver);
+    coalescer.flush(&mut receiver);
+    assert_eq!(receiver.delivered.iter().map(payload_len).collect::<Vec<_>>(), [30_000]);
+    assert!(followed > 50, "{followed}");
+}
+
+#[test]
+fn a_run_ends_after_the_room_in_which_the_receiver_begins_to_wait_for_its_memory() {
+    let mut frames = frames_of_flow(1);
+    let mut coalescer = Coalescer::new(CoalesceConfig::default());
+    let mut receiver = Receiver { lends: true, room_len: 70_000, ..Receiver::default() };
+    push_run(&mut coalescer, &mut frames[..2], ALL, 0, &mut receiver);
+    (receiver.rooms_left, receiver.is_scarce) = (Some(1), true);
+    let rest = frames[2..].iter_mut().map(Vec::as_mut_slice);
+    let followed = coalescer.follow(rest, ALL, &mut receiver);
+    assert_eq!((followed.count, followed.other.is_some(), followed.rest.count()), (1, true, 16));
 }

@@ -128,12 +128,25 @@ impl QueueState {
     /// Returns room in the guest's buffers for up to `count` payloads of `len` bytes, or no room if not even one fits.
     #[inline]
     pub(super) fn room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
+        self.room.clear();
         let Some(chains) = self.chains_for(slot, len, count) else { return Room::default() };
         let pieces = self.receive.vring.lend(slot, chains);
-        self.room.clear();
-        // SAFETY: the pieces stay writable until the ring is stopped, which is after the end of this borrow.
-        self.room.extend(pieces.map(|(start, len)| unsafe { RoomPiece::new(start, len) }));
+        let mut left = len * count;
+        // A chain can have a thousand buffers, so take no more than needed.
+        self.room.extend(pieces.map_while(|(start, len)| {
+            // SAFETY: the pieces stay writable until the ring is stopped, which is after the end of this borrow.
+            let piece = (left > 0).then(|| unsafe { RoomPiece::new(start, len) });
+            left = left.saturating_sub(len);
+            piece
+        }));
         Room::new(&self.room)
+    }
+
+    /// Keeps the first `len` bytes of the last [`Self::room`].
+    #[inline]
+    pub(super) fn fill(&mut self, slot: usize, len: usize) {
+        let log = self.log.as_deref().map(|log| (log, self.room.iter().map(RoomPiece::len).sum()));
+        self.receive.vring.fill(slot, len, log);
     }
 
     /// Returns the number of receive chains to add to a frame, so that at least one and up to `count` payloads of `len`
