@@ -180,10 +180,11 @@ impl Config {
 /// frames.
 fn when_free(wanted: &TapConfig, open: impl Fn() -> Result<Tap, TapError>) -> Result<Tap, TapError> {
     let until = Instant::now() + END_TIME_MAX;
-    let is_tun = || link::tun(&wanted.name).is_ok_and(|found| found.is_some());
+    // The other TAP can disappear between the failed open and this look.
+    let is_free_or_tun = || !matches!(link::tun(&wanted.name), Ok(None));
     loop {
         match open() {
-            Err(TapError::NameTaken(_)) if Instant::now() < until && is_tun() => thread::sleep(LOOK),
+            Err(TapError::NameTaken(_)) if Instant::now() < until && is_free_or_tun() => thread::sleep(LOOK),
             opened => return opened,
         }
     }
@@ -331,5 +332,23 @@ pub const WIRE: WireKind = WireKind {
 impl Interface for Tap {
     fn switch_port(&self) -> Option<AnyHost> {
         Some(Box::new(self.queue(0)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_tap_is_opened_again_if_another_tap_of_its_name_has_just_disappeared() {
+        let tries = Cell::new(0);
+        let open = || {
+            tries.set(tries.get() + 1);
+            let name = String::from("ofr-not-there");
+            Err(if tries.get() == 1 { TapError::NameTaken(name) } else { TapError::Missing(name) })
+        };
+        let outcome = when_free(&TapConfig::new("ofr-not-there"), open);
+        assert!(matches!(outcome, Err(TapError::Missing(_))) && tries.get() == 2);
     }
 }
