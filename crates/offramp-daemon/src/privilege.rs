@@ -6,19 +6,15 @@ use super::config::Config;
 use crate::schema::key::NOBODY;
 use caps::{CapSet, Capability};
 use nix::errno::Errno;
-use nix::unistd::{
-    AccessFlags, Gid, Group, Uid, User, chown, eaccess, getgrouplist, getgroups, setgroups, setresgid, setresuid,
-};
+use nix::unistd::{Gid, Group, Uid, User, chown, getgrouplist, getgroups, setgroups, setresgid, setresuid};
 use offramp_ports::sys::socket_file::SocketRights;
+use offramp_ports::sys::user::{is_root_of_system, is_user_here};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
-
-/// The uid of the user "nobody" on Linux systems.
-const NOBODY_UID: Uid = Uid::from_raw(65_534);
 
 /// An error while giving up privileges. After this error, the daemon does not run.
 #[derive(Debug, thiserror::Error)]
@@ -179,28 +175,6 @@ impl Identity {
         setresgid(user.gid, user.gid, user.gid).map_err(|e| doing()(e.into()))?;
         setresuid(user.uid, user.uid, user.uid).map_err(|e| doing()(e.into()))
     }
-}
-
-/// Returns whether the process is root of the machine, or root of a container with a user namespace. Here, a container
-/// is a user namespace with the user "nobody", and with a `/run` writable by its root. Any other root in a user
-/// namespace is an ordinary user (`user_namespaces(7)`).
-pub fn is_root_of_system() -> bool {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let is_machine = map.is_empty() || map.split_whitespace().eq(["0", "0", "4294967295"]);
-    let owns_run = || eaccess("/run", AccessFlags::W_OK).is_ok();
-    Uid::effective().is_root() && (is_machine || (is_user_here(NOBODY_UID) && owns_run()))
-}
-
-/// Returns whether the process can become this user. The process's user namespace may not contain the user. Root in a
-/// user namespace is an ordinary user outside the namespace (`user_namespaces(7)`).
-fn is_user_here(user: Uid) -> bool {
-    let Ok(map) = fs::read_to_string("/proc/self/uid_map") else { return true };
-    map.lines().any(|line| {
-        let mut numbers = line.split_whitespace().map_while(|number| number.parse::<u32>().ok());
-        let (first, _, count) = (numbers.next(), numbers.next(), numbers.next());
-        let offset = first.and_then(|first| user.as_raw().checked_sub(first));
-        offset.zip(count).is_some_and(|(offset, count)| offset < count)
-    })
 }
 
 fn drop_set(set: CapSet) -> Result<(), PrivilegeError> {

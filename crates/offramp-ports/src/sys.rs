@@ -14,6 +14,7 @@ pub mod rps;
 pub mod sandbox;
 pub mod socket_file;
 pub mod tags_in_skb;
+pub mod user;
 pub mod xstate;
 
 pub use netns::{NetNs, confine};

@@ -347,6 +347,22 @@ fn a_check_by_a_plain_user_names_the_missing_rights_and_the_remedy() {
 }
 
 #[test]
+fn a_check_by_root_in_a_user_namespace_keeps_its_settings_in_the_home_directory() {
+    if Command::new("ip").arg("-V").output().is_err() {
+        println!("skipped: ip makes the interfaces");
+        return;
+    }
+    let home = Directory::new("check-home");
+    let script = "ip link add cva type veth peer name cvb && ip link set cva up && ip link set cvb up && \
+                  exec \"$0\" check --quick --only path --pair cva cvb";
+    let mut check = Command::new("unshare");
+    check.args(["--user", "--map-root-user", "--net", "sh", "-c", script, env!("CARGO_BIN_EXE_offramp")]);
+    let output = check.env_remove("XDG_STATE_HOME").env("HOME", home.path("")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(home.path(".local/state/offramp").is_dir());
+}
+
+#[test]
 fn the_list_explains_each_name() {
     let output = offramp(&["check", "--list"]);
     let text = String::from_utf8_lossy(&output.stdout);

@@ -10,9 +10,9 @@
 //! the socket, and would receive the keys of security associations.
 
 use super::CONTROL_DEFAULT;
-use crate::privilege::is_root_of_system;
 use nix::unistd::{Uid, geteuid};
 use offramp_ports::sys::socket_file::{Occupant, occupant};
+use offramp_ports::sys::user::{is_root_of_system, outer_uid};
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -54,7 +54,7 @@ impl Directory {
         let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         match session.filter(|path| path.is_absolute() && path.exists()) {
             Some(path) => Self::Session(path),
-            None => Self::Temporary(outer_user(user, &fs::read_to_string("/proc/self/uid_map").unwrap_or_default())),
+            None => Self::Temporary(outer_uid(user)),
         }
     }
 
@@ -87,18 +87,6 @@ impl Directory {
             None => Ok(()),
         }
     }
-}
-
-/// Returns the user's uid outside the user namespace. `map` is the namespace's map of uids (`user_namespaces(7)`).
-/// Without a map, the uid is the same.
-fn outer_user(user: Uid, map: &str) -> u32 {
-    let outer = map.lines().find_map(|line| {
-        let numbers: Vec<u32> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-        let [first, outer, count] = numbers[..] else { return None };
-        let offset = user.as_raw().checked_sub(first).filter(|offset| *offset < count)?;
-        outer.checked_add(offset)
-    });
-    outer.unwrap_or(user.as_raw())
 }
 
 /// Returns the reason why `path` is not a private directory of `user`: a directory owned by this user, and not writable
@@ -200,22 +188,6 @@ pub fn find_control() -> Result<PathBuf, DirectoryError> {
 mod tests {
     use super::*;
     use std::os::unix::fs::{DirBuilderExt, symlink};
-
-    #[test]
-    fn the_user_outside_a_namespace_is_the_mapped_one() {
-        let cases = [
-            (0, "0 0 4294967295\n", 0),
-            (1000, "0 0 4294967295\n", 1000),
-            (0, "0 1000 1\n", 1000),
-            (5, "0 1000 1\n1 100000 65536\n", 100_004),
-            (7, "0 1000 1\n", 7),
-            (7, "", 7),
-            (7, "0 4294967290 20\n", 7),
-        ];
-        for (user, map, outer) in cases {
-            assert_eq!(outer_user(user.into(), map), outer, "{user} in {map}");
-        }
-    }
 
     #[test]
     fn a_directory_that_another_user_could_change_is_refused() {

@@ -8,20 +8,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use nix::unistd::geteuid;
 use offramp_ports::sys::ethtool::{self, Features};
-use offramp_ports::sys::{SysError, link};
+use offramp_ports::sys::{SysError, link, user};
 use serde::{Deserialize, Serialize};
 
 use super::error::DeviceError;
 
 /// Version of the state file's format. A file with another version is refused.
 pub(super) const VERSION: u32 = 1;
-/// Default directory of root's state files.
+/// Default directory of the state files of the machine's root.
 const ROOT_DIR: &str = "/var/lib/offramp";
 /// Directory of a user's state, relative to the home directory (XDG base directory specification).
 const HOME_DIR: &str = ".local/state";
 /// offramp's directory within `HOME_DIR`.
 const OWN_DIR: &str = "offramp";
+/// Start of the path of the directory for a user without a home directory.
+const TEMPORARY_PREFIX: &str = "/tmp/offramp-state-";
 /// Prefix of every state file's name.
 const NAME_PREFIX: &str = "device-";
 /// Suffix of every state file's name.
@@ -36,15 +39,38 @@ const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 /// A random number drawn by the kernel at each boot (random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Returns the default directory of state files: `/var/lib/offramp` for root, else `$XDG_STATE_HOME/offramp` or
-/// `~/.local/state/offramp`.
+/// Returns the default directory of state files: `/var/lib/offramp` for root of the machine or of a container. For any
+/// other user, and for root in a user namespace: `$XDG_STATE_HOME/offramp`, else `~/.local/state/offramp`, else a
+/// private directory in `/tmp`.
 pub fn default_state_dir() -> PathBuf {
-    if nix::unistd::geteuid().is_root() {
+    if user::is_root_of_system() {
         return ROOT_DIR.into();
     }
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state_home = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(HOME_DIR)));
-    state_home.unwrap_or_else(std::env::temp_dir).join(OWN_DIR)
+    // The home directory of a system's user may not exist.
+    let home = || absolute("HOME").filter(|home| home.is_dir());
+    let state_home = absolute("XDG_STATE_HOME").or_else(|| home().map(|home| home.join(HOME_DIR)));
+    state_home.map_or_else(temporary_dir, |path| path.join(OWN_DIR))
+}
+
+/// Returns the directory of a user without a home directory. The name contains the user's uid outside the user
+/// namespace.
+fn temporary_dir() -> PathBuf {
+    PathBuf::from(format!("{TEMPORARY_PREFIX}{}", user::outer_uid(geteuid())))
+}
+
+/// Refuses the directory in `/tmp` if another user made it. That user could choose the settings to restore.
+fn check_owner(dir: &Path) -> Result<(), DeviceError> {
+    if dir != temporary_dir() {
+        return Ok(());
+    }
+    match fs::symlink_metadata(dir) {
+        Ok(found) if !found.is_dir() || found.uid() != geteuid().as_raw() => {
+            Err(trouble(dir, "is no directory of this user; remove it, or name another with --state-dir"))
+        }
+        // The caller reports a directory that cannot be read.
+        _ => Ok(()),
+    }
 }
 
 /// The identity of an interface. A setting is restored only if every field matches.
@@ -186,6 +212,7 @@ pub(super) fn path_of(dir: &Path, interface: &str, net_namespace: u64) -> PathBu
 /// Returns an error if the directory cannot be read.
 pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, DeviceError> {
     let is_state = |name: &str| name.starts_with(NAME_PREFIX) && name.ends_with(NAME_SUFFIX);
+    check_owner(dir)?;
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -223,6 +250,7 @@ impl StateFile {
             .mode(DIR_MODE)
             .create(dir)
             .map_err(|e| trouble(dir, &format!("the directory cannot be created: {e}")))?;
+        check_owner(dir)?;
         let path = path_of(dir, &state.interface, state.identity.net_namespace);
         let draft = draft_path(&path);
         let file = write_draft(&draft, &state).and_then(|file| {
@@ -248,6 +276,7 @@ impl StateFile {
     /// # Errors
     /// Returns an error if the run that wrote the file still runs, or the file is not a state file.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, DeviceError> {
+        path.parent().map_or(Ok(()), check_owner)?;
         let mut file = match File::open(path) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
