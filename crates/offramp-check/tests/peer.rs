@@ -123,6 +123,45 @@ fn a_client_that_goes_away_leaves_every_setting_as_it_was() {
     assert!(server.state_files().is_empty());
 }
 
+/// The server sets the stop flag after the first bytes of an answer, and sends the rest after the client has stopped.
+#[test]
+fn a_client_that_is_stopped_within_an_answer_still_restores_the_settings() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = listener.local_addr().unwrap().to_string();
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut next = || {
+            let mut len = [0; 4];
+            stream.read_exact(&mut len).unwrap();
+            let mut request = vec![0; u32::from_be_bytes(len) as usize];
+            stream.read_exact(&mut request).unwrap();
+            (request[0], stream.try_clone().unwrap())
+        };
+        let welcome = br#"{"interface":"i","driver":"d","mtu":1500,"mac":[2,0,0,0,0,1],"offered":{}}"#;
+        let mut asked = Vec::new();
+        for (kind, body) in [(0x81, welcome.as_slice()), (0x84, b""), (0x85, b"[]")] {
+            let (request, mut stream) = next();
+            asked.push(request);
+            let answer = message(kind, body);
+            let (first, rest) = answer.split_at(2);
+            stream.write_all(first).unwrap();
+            if kind == 0x84 {
+                flag.store(true, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(500));
+            }
+            stream.write_all(rest).unwrap();
+        }
+        asked
+    });
+    let mut end = RemoteEnd::connect(&peer, &stop).unwrap();
+    let stopped = end.receive(Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(stopped, CheckError::Stopped), "{stopped}");
+    assert_eq!(end.finish().unwrap(), [""; 0]);
+    assert_eq!(server.join().unwrap(), [1, 4, 6], "hello, receive, finish");
+}
+
 #[test]
 fn what_is_no_request_is_refused_with_a_reason_and_the_next_client_is_served() {
     let server = Server::start("hostile");

@@ -1,9 +1,10 @@
 //! The end of a path on another machine.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::io::{self, Read};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use offramp_ports::packet::Arrival;
@@ -23,7 +24,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct RemoteEnd {
     peer: String,
-    stream: TcpStream,
+    connection: Connection,
     description: Description,
     welcome: Welcome,
     is_on: BTreeSet<String>,
@@ -54,11 +55,12 @@ impl RemoteEnd {
                 Err(error) => reason = format!("{error}; start `offramp check --serve` there"),
             }
         }
-        let mut stream = connected.ok_or_else(|| failed(reason))?;
+        let stream = connected.ok_or_else(|| failed(reason))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(STOP_INTERVAL))?;
         stream.set_write_timeout(Some(STOP_INTERVAL))?;
-        let answer = ask(&mut stream, &Request::Hello { version: VERSION }, peer, stop)?;
+        let mut connection = Connection { stream, answer: Vec::new(), read_len: 0, is_behind: false };
+        let answer = connection.ask(&Request::Hello { version: VERSION }, peer, stop)?;
         let Answer::Welcome(welcome) = answer else { return Err(failed("an unexpected answer".to_owned())) };
         let host = peer.rsplit_once(':').map_or(peer, |(host, _)| host);
         let description = Description {
@@ -71,7 +73,7 @@ impl RemoteEnd {
         };
         Ok(Self {
             peer: peer.to_owned(),
-            stream,
+            connection,
             description,
             welcome,
             is_on: BTreeSet::new(),
@@ -83,7 +85,7 @@ impl RemoteEnd {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Answer, CheckError> {
-        ask(&mut self.stream, request, &self.peer, &self.stop)
+        self.connection.ask(request, &self.peer, &self.stop)
     }
 
     fn unexpected(&self) -> CheckError {
@@ -91,19 +93,72 @@ impl RemoteEnd {
     }
 }
 
-fn ask(stream: &mut TcpStream, request: &Request, peer: &str, stop: &AtomicBool) -> Result<Answer, CheckError> {
-    let failed = |reason: String| CheckError::Peer { peer: peer.to_owned(), reason };
-    let written = message::write(stream, &request.encode(), ANSWER_PATIENCE, stop);
-    let answer = match written.and_then(|()| message::read(stream, ANSWER_PATIENCE, stop)) {
-        Ok(Some(answer)) => answer,
-        Ok(None) => return Err(failed("the peer closed the connection".to_owned())),
-        Err(_) if stop.load(std::sync::atomic::Ordering::Relaxed) => return Err(CheckError::Stopped),
-        Err(error) => return Err(failed(error.to_string())),
-    };
-    match Answer::decode(&answer) {
-        Ok(Answer::Refused(reason)) => Err(failed(reason)),
-        Ok(answer) => Ok(answer),
-        Err(error) => Err(failed(format!("the peer sent {error}; use the same version of offramp at both ends"))),
+/// A connection to a server. A stop may interrupt the wait for an answer. The next request first reads that answer to
+/// its end, so that each answer belongs to its request.
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    /// The received bytes of an incomplete answer.
+    answer: Vec<u8>,
+    /// Number of bytes of `answer` that the present reader has read.
+    read_len: usize,
+    /// True if the previous request's answer is still to be read.
+    is_behind: bool,
+}
+
+impl Connection {
+    fn ask(&mut self, request: &Request, peer: &str, stop: &AtomicBool) -> Result<Answer, CheckError> {
+        let failed = |reason: String| CheckError::Peer { peer: peer.to_owned(), reason };
+        let answer = match self.exchange(request, stop) {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return Err(failed("the peer closed the connection".to_owned())),
+            Err(_) if stop.load(Ordering::Relaxed) => return Err(CheckError::Stopped),
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        match Answer::decode(&answer) {
+            Ok(Answer::Refused(reason)) => Err(failed(reason)),
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(failed(format!("the peer sent {error}; use the same version of offramp at both ends"))),
+        }
+    }
+
+    fn exchange(&mut self, request: &Request, stop: &AtomicBool) -> io::Result<Option<Vec<u8>>> {
+        if self.is_behind && self.read_answer(stop)?.is_none() {
+            return Ok(None);
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // A stop must not interrupt a write, because the server would take the next request for the rest of this one.
+        message::write(&mut self.stream, &request.encode(), ANSWER_PATIENCE, &AtomicBool::new(false))?;
+        self.is_behind = true;
+        self.read_answer(stop)
+    }
+
+    /// Reads an answer from its first byte, including the bytes received before a stop.
+    fn read_answer(&mut self, stop: &AtomicBool) -> io::Result<Option<Vec<u8>>> {
+        self.read_len = 0;
+        let answer = message::read(self, ANSWER_PATIENCE, stop)?;
+        self.answer.clear();
+        self.is_behind = false;
+        Ok(answer)
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let received = &self.answer[self.read_len..];
+        let len = if received.is_empty() {
+            let len = self.stream.read(bytes)?;
+            self.answer.extend_from_slice(&bytes[..len]);
+            len
+        } else {
+            let len = received.len().min(bytes.len());
+            bytes[..len].copy_from_slice(&received[..len]);
+            len
+        };
+        self.read_len += len;
+        Ok(len)
     }
 }
 
@@ -165,7 +220,7 @@ impl End for RemoteEnd {
             return Ok(Vec::new());
         }
         // This function ignores the stop flag, so that a stopped check still restores the settings.
-        let answer = ask(&mut self.stream, &Request::Finish, &self.peer, &AtomicBool::new(false))?;
+        let answer = self.connection.ask(&Request::Finish, &self.peer, &AtomicBool::new(false))?;
         let Answer::Done(lines) = answer else { return Err(self.unexpected()) };
         Ok(lines)
     }

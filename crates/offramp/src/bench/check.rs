@@ -150,7 +150,9 @@ pub fn run(args: &Args) -> ExitCode {
         return serve_peers(args, interface, &stop);
     }
     match check_path(args, &stop) {
-        Err(CheckError::Stopped) => fail("check: stopped; every setting was put back", STOPPED),
+        Err(CheckError::Stopped | CheckError::Settings(TestbedError::Stopped)) => {
+            fail("check: stopped; every setting was put back", STOPPED)
+        }
         Err(error) => fail(format!("check: {error}"), SETUP),
         Ok(mut found) => {
             let measured = args.worth.as_ref().map_or(Ok(()), |peer| measure(args, peer, &mut found, &stop));
