@@ -65,12 +65,17 @@ pub enum GuestError {
         cause: io::Error,
     },
     /// The program that unpacks modules failed.
-    #[error("cannot unpack {}: {program}: {why}; install {program}", path.display())]
+    #[error(
+        "cannot unpack {}: {program}: {why}; install {program} (Debian: apt-get install {package})",
+        path.display()
+    )]
     Unpack {
         /// Path of the module.
         path: PathBuf,
         /// Name of the unpacking program.
         program: &'static str,
+        /// Debian's package of the program.
+        package: &'static str,
         /// The program's error message.
         why: String,
     },

@@ -185,13 +185,13 @@ fn module_name(path: &str) -> Option<String> {
 
 /// Reads a module's file, and decompresses the contents if necessary.
 fn read_module(path: &Path) -> Result<Vec<u8>, GuestError> {
-    let program = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("xz") => "xz",
-        Some("zst") => "zstd",
-        Some("gz") => "gzip",
+    let (program, package) = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => ("xz", "xz-utils"),
+        Some("zst") => ("zstd", "zstd"),
+        Some("gz") => ("gzip", "gzip"),
         _ => return fs::read(path).map_err(GuestError::at(path)),
     };
-    let failed = |why: String| GuestError::Unpack { path: path.to_owned(), program, why };
+    let failed = |why: String| GuestError::Unpack { path: path.to_owned(), program, package, why };
     let output = Command::new(program).arg("-dc").arg(path).output().map_err(|e| failed(e.to_string()))?;
     if output.status.success() {
         Ok(output.stdout)
@@ -250,6 +250,15 @@ mod tests {
         fs::remove_dir_all(&root).unwrap();
         assert_eq!(found, [true, true]);
         assert_eq!(elsewhere, Path::new("/lib/modules/3"));
+    }
+
+    #[test]
+    fn a_module_that_cannot_be_unpacked_names_the_package_of_the_program() {
+        let path = std::env::temp_dir().join(format!("offramp-module-{}.ko.xz", std::process::id()));
+        fs::write(&path, "not compressed").unwrap();
+        let message = read_module(&path).unwrap_err().to_string();
+        fs::remove_file(&path).unwrap();
+        assert!(message.ends_with("; install xz (Debian: apt-get install xz-utils)"), "{message}");
     }
 
     #[test]
