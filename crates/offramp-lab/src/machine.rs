@@ -78,10 +78,11 @@ pub fn describe_with_guest(placement: &Placement, guests: &Guests) -> Machine {
     }
 }
 
-/// Returns the load of other programs before the run (`before_cpus`) and around all samples of the run.
+/// Returns the load of other programs before the run (`before_cpus`) and around all samples of the run. The load around
+/// the samples is `None` if it is unknown for a sample, because the known samples could be the idle ones.
 pub fn other_programs(before_cpus: f64, experiments: &[Experiment]) -> OtherPrograms {
     let samples = experiments.iter().flat_map(|e| &e.variants).flat_map(|v| &v.samples);
-    let during: Vec<f64> = samples.filter_map(|sample| sample.other_cpus).collect();
+    let during: Vec<f64> = samples.map(|sample| sample.other_cpus).collect::<Option<_>>().unwrap_or_default();
     OtherPrograms {
         before_cpus,
         during_cpus: median(&during),
@@ -132,5 +133,26 @@ fn split(placement: &Placement, without_rps: Option<&str>) -> String {
         (false, _) => "One processor for all: adapter time is the time of the adapters' threads, with the hosts' \
              receive work inside their writes. The rest of the busy time is the hosts'."
             .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Sample;
+    use crate::report::sample::planned;
+
+    #[test]
+    fn the_load_during_a_run_is_unknown_if_it_is_unknown_for_a_sample() {
+        let run = |first: Option<f64>| {
+            let of = |name: &str| Sample {
+                other_cpus: if name == "32 kB" { first } else { Some(0.0) },
+                ..Sample::default()
+            };
+            other_programs(1.5, &[planned("rx-window", of)])
+        };
+        let (known, unknown) = (run(Some(0.5)), run(None));
+        assert_eq!(known.during_cpus_max, Some(0.5));
+        assert_eq!((unknown.before_cpus, unknown.during_cpus, unknown.during_cpus_max), (1.5, None, None));
     }
 }

@@ -16,7 +16,7 @@ mod opening;
 pub mod parquet;
 pub mod progress;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 pub mod terminal;
 mod tradeoff;
 pub mod words;

@@ -101,7 +101,7 @@ impl Bench<'_> {
     ) -> Result<Sample, TestbedError> {
         let others = OtherPrograms::read()?;
         let mut sample = self.sample_on_stage(stage, round, config, traffic, round_trips)?;
-        sample.other_cpus = Some(OtherPrograms::read()?.cpus_since(&others));
+        sample.other_cpus = OtherPrograms::read()?.cpus_since(&others);
         Ok(sample)
     }
 

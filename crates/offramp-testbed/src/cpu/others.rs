@@ -7,18 +7,28 @@ use std::time::Instant;
 
 use offramp_ports::sys::SysError;
 
-use super::tick_us;
+use super::{CpuTimes, tick_us};
 
 /// Flag of the kernel's threads in `/proc/PID/stat` (`PF_KTHREAD` in Linux' `sched.h`).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 const US_PER_SECOND: f64 = 1e6;
+/// Mean number of processors that processes missing in `/proc` may use. Lower values can be errors of the two clocks:
+/// the kernel samples `/proc/stat` at each tick, and measures the times of processes.
+const HIDDEN_CPUS_MAX: f64 = 0.1;
 
 /// A reading of the processor time that other programs have used so far. Only programs listed in `/proc` count. In a
 /// container, programs outside the container are missing.
 #[derive(Clone, Copy, Debug)]
 pub struct OtherPrograms {
     at: Instant,
+    /// Time of the other programs in `/proc`, microseconds.
     used_us: u64,
+    /// Time of all processes in `/proc`, including this program's, microseconds.
+    listed_us: u64,
+    /// Time of all processes by `/proc/stat`, without interrupts, microseconds.
+    total_us: u64,
+    /// True if the kernel's threads are in `/proc`. Then every process is.
+    lists_all: bool,
 }
 
 impl OtherPrograms {
@@ -33,14 +43,26 @@ impl OtherPrograms {
         // A process can end between the listing and the reading.
         let all: Vec<Process> =
             pids.filter_map(|pid| Process::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)).collect();
-        Ok(Self { at, used_us: used_by_others(&all, std::process::id()) * tick_us() })
+        let total_us = CpuTimes::read()?.all().iter().map(|time| time.user_us + time.nice_us + time.system_us).sum();
+        Ok(Self {
+            at,
+            used_us: used_by_others(&all, std::process::id()) * tick_us(),
+            listed_us: all.iter().map(|process| process.ticks).sum::<u64>() * tick_us(),
+            total_us,
+            lists_all: all.iter().any(|process| process.is_kernel_thread),
+        })
     }
 
-    /// Returns the mean number of processors that other programs used since an earlier reading.
-    pub fn cpus_since(&self, earlier: &Self) -> f64 {
+    /// Returns the mean number of processors that other programs used since an earlier reading. Returns `None` if
+    /// `/proc` lacks processes that used processors, such as those outside a container.
+    pub fn cpus_since(&self, earlier: &Self) -> Option<f64> {
         let elapsed_us = (self.at - earlier.at).as_secs_f64() * US_PER_SECOND;
-        let used_us = self.used_us.saturating_sub(earlier.used_us) as f64;
-        if elapsed_us > 0.0 { used_us / elapsed_us } else { 0.0 }
+        let since = |now: u64, then: u64| now.saturating_sub(then);
+        let cpus = |us: u64| if elapsed_us > 0.0 { us as f64 / elapsed_us } else { 0.0 };
+        let listed_us = since(self.listed_us, earlier.listed_us);
+        let hidden = cpus(since(self.total_us, earlier.total_us).saturating_sub(listed_us));
+        let is_known = self.lists_all || hidden <= HIDDEN_CPUS_MAX;
+        is_known.then(|| cpus(since(self.used_us, earlier.used_us)))
     }
 }
 
@@ -83,6 +105,8 @@ fn used_by_others(all: &[Process], own: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn process(pid: u32, parent: u32, ticks: u64) -> Process {
@@ -118,8 +142,19 @@ mod tests {
     }
 
     #[test]
+    fn a_load_that_proc_does_not_explain_is_unknown() {
+        let begin = OtherPrograms { at: Instant::now(), used_us: 0, listed_us: 0, total_us: 0, lists_all: false };
+        let at = begin.at + Duration::from_secs(1);
+        let idle = OtherPrograms { at, used_us: 300_000, listed_us: 800_000, total_us: 850_000, ..begin };
+        assert_eq!(idle.cpus_since(&begin), Some(0.3));
+        let busy = OtherPrograms { total_us: 2_000_000, ..idle };
+        assert_eq!(busy.cpus_since(&begin), None);
+        assert_eq!(OtherPrograms { lists_all: true, ..busy }.cpus_since(&begin), Some(0.3));
+    }
+
+    #[test]
     fn reading_this_machine_gives_no_negative_load() {
         let before = OtherPrograms::read().expect("/proc");
-        assert!(OtherPrograms::read().expect("/proc").cpus_since(&before) >= 0.0);
+        assert!(OtherPrograms::read().expect("/proc").cpus_since(&before).is_none_or(|cpus| cpus >= 0.0));
     }
 }
