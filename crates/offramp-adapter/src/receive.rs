@@ -6,9 +6,8 @@ use crate::pipeline::outlet::{Outlet, lose};
 use crate::pipeline::sink::HostSink;
 use crate::pipeline::source::Source;
 use crate::port::{HostPort, PortError, WirePort};
-use crate::stats::{Loss, QueueStats};
+use crate::stats::{Direction, Loss, QueueStats};
 use offramp_offload::caps::Offloads;
-use std::cell::Cell;
 
 /// The wire of a queue pair as a source of frames, for one batch.
 pub(crate) struct Receive<'a, W> {
@@ -55,34 +54,72 @@ impl<W: WirePort> Receive<'_, W> {
         let enabled = Offloads::offer(Offloads::RX, host.accepts(), self.allowed);
         let mut outlet = Outlet::new(host, queues, enabled, self.mtu);
         let passes = deliver.passes_received(&outlet);
+        let admits_all = port.plan.is_link_on && port.vlans.takes_all() && !deliver.meter.is_limited();
         let mut frames = 0;
         while frames < batch_frames && (is_draining || deliver.meter.is_open(now_ns)) {
             // After each frame, a limited host may be at its limit.
             let run_frames = if deliver.meter.is_limited() { 1 } else { batch_frames - frames };
-            let (taken, admitted, bytes) = (Cell::new(0), Cell::new(0), Cell::new(0));
-            let run = wire.take_run(now_ns, run_frames).filter_map(|frame| {
-                taken.set(taken.get() + 1);
-                let for_host = if port.plan.is_link_on { port.vlans.take_from_wire(frame) } else { Err(Loss::LinkOff) };
-                let frame = for_host.map_err(|reason| lose(&queues[0].receive, reason, 1)).ok()?;
-                admitted.set(admitted.get() + 1);
-                bytes.set(bytes.get() + frame.len());
-                Some(frame)
-            });
+            let arrived = wire.take_run(now_ns, run_frames);
+            let mut run = Run { arrived, port, stats, admits_all, taken: 0, admitted: 0, bytes: 0 };
             if passes {
-                run.for_each(|frame| deliver.pass_received(&mut outlet, frame));
+                run.by_ref().for_each(|frame| deliver.pass_received(&mut outlet, frame));
             } else {
-                deliver.push_run(&mut outlet, run, now_ns);
+                deliver.push_run(&mut outlet, run.by_ref(), now_ns);
             }
-            if taken.get() == 0 {
+            if run.taken == 0 {
                 break;
             }
-            deliver.meter.spend(admitted.get(), bytes.get());
-            frames += taken.get();
+            deliver.meter.spend(run.admitted, run.bytes);
+            frames += run.taken;
         }
         deliver.end_batch(&mut outlet, now_ns);
         let closed = outlet.closed;
         hold.end(begun_ns, frames, stats, clock);
         let progress = Progress { moved: frames > 0, more: frames == self.batch_frames };
         closed.map_or(Ok(progress), Err)
+    }
+}
+
+/// The frames of a run that may pass to the host: those of the host's VLANs, while the link is on.
+struct Run<'a, I> {
+    arrived: I,
+    port: &'a Source,
+    stats: &'a Direction,
+    /// True if every frame passes unchanged, and the host has no limit for which `admitted` and `bytes` are counted.
+    admits_all: bool,
+    /// Number of frames taken from the wire so far.
+    taken: usize,
+    admitted: usize,
+    bytes: usize,
+}
+
+impl<'f, I: Iterator<Item = &'f mut [u8]>> Iterator for Run<'_, I> {
+    type Item = &'f mut [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'f mut [u8]> {
+        loop {
+            let frame = self.arrived.next()?;
+            self.taken += 1;
+            if self.admits_all {
+                return Some(frame);
+            }
+            if let Some(frame) = self.admit(frame) {
+                return Some(frame);
+            }
+        }
+    }
+}
+
+impl<I> Run<'_, I> {
+    /// Returns the frame as its host gets it. Counts a frame that its host must not get as lost.
+    #[inline(never)]
+    fn admit<'f>(&mut self, frame: &'f mut [u8]) -> Option<&'f mut [u8]> {
+        let Source { plan, vlans, .. } = self.port;
+        let for_host = if plan.is_link_on { vlans.take_from_wire(frame) } else { Err(Loss::LinkOff) };
+        let frame = for_host.map_err(|reason| lose(self.stats, reason, 1)).ok()?;
+        self.admitted += 1;
+        self.bytes += frame.len();
+        Some(frame)
     }
 }

@@ -147,6 +147,12 @@ impl PortVlans {
         }
     }
 
+    /// Returns whether [`PortVlans::take_from_wire`] returns every frame unchanged.
+    #[inline]
+    pub(crate) fn takes_all(&self) -> bool {
+        self.untagged.is_none() && self.tagged.is_empty()
+    }
+
     /// Returns a frame of the wire as delivered to the host.
     ///
     /// # Errors
