@@ -137,9 +137,10 @@ impl Steering {
             }
             Transport::Opaque => [0; 4],
         };
-        let [a, b, c, d] = ports.map(u64::from);
+        let ports = u64::from(u32::from_be_bytes(ports));
+        let (from, to) = (ports >> u16::BITS, ports & u64::from(u16::MAX));
         // The sum is the same for both directions of a flow.
-        let ends = self.mix(source ^ (a << 8 | b)).wrapping_add(self.mix(destination ^ (c << 8 | d)));
+        let ends = self.mix(source ^ from).wrapping_add(self.mix(destination ^ to));
         Some(FlowHash::from((self.mix(ends) >> u32::BITS) as u32))
     }
 
