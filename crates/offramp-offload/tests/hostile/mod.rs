@@ -7,11 +7,13 @@ mod packet;
 pub mod xfrm;
 
 use offramp_offload::caps::Offloads;
-use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum};
+use offramp_offload::checksum::Room;
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum, Sink};
 use offramp_offload::frame::Frame;
-use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter, TunnelSegmenter, repair_headers};
 use packet::{ACK, CWR, Checksum, DF, ECE, FIN, FRAGMENT, MF, PSH, Packet, TCP};
+use std::collections::BTreeMap;
 
 /// Maximum number of bytes added to a frame by segmentation: IPv6's fragment header.
 const ADDED_MAX: usize = 8;
@@ -141,31 +143,94 @@ fn tunnel(mut frame: Vec<u8>, meta: TxMeta) -> usize {
 }
 
 /// Coalesces an input: a byte of settings, then frames, each after a length of two bytes, or frames built from fields.
-/// Every frame must be delivered once, alone or coalesced, and no frame may remain at the end.
+/// Every frame must be delivered once, alone or coalesced, and no frame may remain at the end. Frames in runs, in memory
+/// that the receiver lends, must be delivered like frames one by one.
 pub fn coalesce(bytes: &[u8]) {
     let Some((&settings, mut rest)) = bytes.split_first() else { return };
-    let rx_csum = if settings & 1 != 0 { RxCsum::NeedsCsum } else { RxCsum::DataValid };
-    let config = CoalesceConfig { flows_max: usize::from(settings >> 4), rx_csum, ..CoalesceConfig::default() };
-    let mut coalescer = Coalescer::new(config);
-    let (mut offered, mut given, mut sequence) = (0_u64, 0_u64, 0);
+    let (mut frames, mut sequence) = (Vec::new(), 0);
     while rest.len() >= 2 {
         let mut input = Input(rest);
-        let mut frame = if settings & 4 != 0 {
+        frames.push(if settings & 4 != 0 {
             built(&mut input, &mut sequence)
         } else {
             let len = usize::from(input.word()).min(input.0.len());
             input.0.split_off(..len).unwrap_or_default().to_vec()
-        };
+        });
         rest = input.0;
-        let enabled =
-            if settings & 2 != 0 { Offloads::from_bits_truncate(offered as u32 * 0x100) } else { Offloads::RX };
-        let mut count = |meta: &offramp_offload::meta::RxMeta, _: &[u8]| given += u64::from(meta.segments);
-        coalescer.push(Frame::received(&mut frame), enabled, None, offered, &mut count);
-        offered += 1;
+    }
+    let one_by_one = coalesced(settings, &frames, false);
+    assert!(coalesced(settings, &frames, true) == one_by_one, "runs differ from {one_by_one:?}");
+}
+
+/// Returns the delivered frames.
+fn coalesced(settings: u8, frames: &[Vec<u8>], in_runs: bool) -> Vec<(RxMeta, Vec<u8>)> {
+    const RUN: usize = 8;
+    let rx_csum = if settings & 1 != 0 { RxCsum::NeedsCsum } else { RxCsum::DataValid };
+    let config = CoalesceConfig { flows_max: usize::from(settings >> 4), rx_csum, ..CoalesceConfig::default() };
+    let (mut coalescer, mut out) = (Coalescer::new(config), Receiver { lends: in_runs, ..Receiver::default() });
+    let mut frames = frames.to_vec();
+    for (n, run) in frames.chunks_mut(RUN).enumerate() {
+        let now_ns = n as u64;
+        let enabled = if settings & 2 != 0 { Offloads::from_bits_truncate(n as u32 * 0x100) } else { Offloads::RX };
+        let offered = (n * RUN + run.len()) as u64;
+        let run = run.iter_mut().map(Vec::as_mut_slice);
+        if in_runs {
+            let mut followed = coalescer.follow(run, enabled, &mut out);
+            while let Some(frame) = followed.other {
+                coalescer.push(Frame::received(frame), enabled, None, now_ns, &mut out);
+                followed = coalescer.follow(followed.rest, enabled, &mut out);
+            }
+        } else {
+            run.for_each(|frame| coalescer.push(Frame::received(frame), enabled, None, now_ns, &mut out));
+        }
+        let given: u64 = out.delivered.iter().map(|(meta, _)| u64::from(meta.segments)).sum();
         assert_eq!(offered, given + coalescer.held() as u64);
     }
-    coalescer.flush(&mut |meta: &offramp_offload::meta::RxMeta, _: &[u8]| given += u64::from(meta.segments));
-    assert_eq!((offered, coalescer.held()), (given, 0));
+    coalescer.flush(&mut out);
+    assert_eq!(coalescer.held(), 0);
+    out.delivered
+}
+
+/// A receiver that can lend memory to every second flow.
+#[derive(Default)]
+struct Receiver {
+    lends: bool,
+    open: BTreeMap<usize, Vec<u8>>,
+    /// Length of the frame in front of the last room, in bytes.
+    filled_len: usize,
+    delivered: Vec<(RxMeta, Vec<u8>)>,
+}
+
+impl Sink for Receiver {
+    fn deliver(&mut self, meta: &RxMeta, frame: &[u8]) {
+        self.delivered.push((*meta, frame.to_vec()));
+    }
+
+    fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        let is_lent = self.lends && slot.is_multiple_of(2);
+        if is_lent {
+            self.open.insert(slot, head.to_vec());
+        }
+        is_lent
+    }
+
+    fn room(&mut self, slot: usize, len: usize, count: usize) -> Room<'_> {
+        let frame = self.open.get_mut(&slot).expect("a frame that was begun");
+        self.filled_len = frame.len();
+        frame.resize(frame.len() + len * count, 0xee);
+        Room::from(&mut frame[self.filled_len..])
+    }
+
+    fn fill(&mut self, slot: usize, len: usize) {
+        self.open.get_mut(&slot).expect("a frame that was begun").truncate(self.filled_len + len);
+    }
+
+    fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) {
+        let mut frame = self.open.remove(&slot).expect("a frame that was begun");
+        assert_eq!(frame.len(), len);
+        frame[..head.len()].copy_from_slice(head);
+        self.delivered.push((*meta, frame));
+    }
 }
 
 /// Builds the next frame of a flow. The frame can be a fragment that overlaps other fragments, and can have a long
