@@ -37,7 +37,7 @@ const LOSSY: &str =
 
 /// The reason why frames with their tag in the metadata cannot be sent.
 const NO_PROGRAM: &str = "the kernel refuses a BPF program at the interface's egress, needed to pass tags as a VLAN \
-     interface does (Linux 6.6 or later accepts it)";
+     interface does (Linux 6.6 or later accepts it from root outside of user namespaces)";
 
 /// Name of the check of the path itself, with every offload off.
 pub const PATH: &str = "path";
