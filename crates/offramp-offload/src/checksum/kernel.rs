@@ -40,8 +40,8 @@ pub(crate) trait ManyCopies {
     /// The result of the work.
     type Output;
 
-    /// Does the work. The argument copies bytes to the front of a piece and returns their sum. It panics if the piece is
-    /// shorter than the bytes.
+    /// Does the work. The argument copies bytes to the front of a piece and returns their sum. It panics if the piece
+    /// is shorter than the bytes.
     fn run(self, copy_and_sum: impl Fn(&[u8], RoomPiece) -> Sum) -> Self::Output;
 }
 

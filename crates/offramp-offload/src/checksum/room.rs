@@ -22,8 +22,8 @@ impl RoomPiece {
     /// Returns the `len` bytes at `start`.
     ///
     /// # Safety
-    /// The bytes must be writable until the last use of the result and its copies. While a function of this module runs,
-    /// no reference to the bytes may exist, and no other thread of this program may access them.
+    /// The bytes must be writable until the last use of the result and its copies. While a function of this module
+    /// runs, no reference to the bytes may exist, and no other thread of this program may access them.
     #[inline]
     #[must_use]
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {

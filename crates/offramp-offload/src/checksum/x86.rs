@@ -108,8 +108,8 @@ macro_rules! copying {
                     // SAFETY: the piece has as many writable bytes.
                     return Sum(unsafe { copy_and_sum_short_to(src, to) });
                 }
-                // SAFETY: the caller vouches for the features, the length was checked, and the piece has as many writable
-                // bytes.
+                // SAFETY: the caller vouches for the features, the length was checked, and the piece has as many
+                // writable bytes.
                 Sum(unsafe { copy_and_sum(src.as_ptr(), src.len(), to) })
             })
         }

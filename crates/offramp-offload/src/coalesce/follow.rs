@@ -16,8 +16,8 @@ use crate::checksum::{ManyCopies, Room, RoomPiece, Sum, is_for_kernel, many_copi
 use crate::count;
 use crate::layout::{IPV4_TOTAL_LEN_OFFSET, IPV6_PAYLOAD_LEN_OFFSET, UDP_LENGTH_OFFSET};
 
-/// Number of frames for which a receiver is first asked for room. A room takes time for each of its frames, so a short run
-/// asks for a short room.
+/// Number of frames for which a receiver is first asked for room. A room takes time for each of its frames, so a short
+/// run asks for a short room.
 const ROOM_FRAMES: usize = 1;
 /// Factor by which the number of frames grows from one room to the next.
 const ROOM_GROWTH: usize = 4;

@@ -143,8 +143,8 @@ fn tunnel(mut frame: Vec<u8>, meta: TxMeta) -> usize {
 }
 
 /// Coalesces an input: a byte of settings, then frames, each after a length of two bytes, or frames built from fields.
-/// Every frame must be delivered once, alone or coalesced, and no frame may remain at the end. Frames in runs, in memory
-/// that the receiver lends, must be delivered like frames one by one.
+/// Every frame must be delivered once, alone or coalesced, and no frame may remain at the end. Frames in runs, in
+/// memory that the receiver lends, must be delivered like frames one by one.
 pub fn coalesce(bytes: &[u8]) {
     let Some((&settings, mut rest)) = bytes.split_first() else { return };
     let (mut frames, mut sequence) = (Vec::new(), 0);

@@ -104,8 +104,8 @@ impl Vring {
     }
 
     /// Adds the next `chains` waiting chains to frame `slot`. Returns the address and the length of each piece of guest
-    /// memory behind the frame, in order. The pieces stay writable until the vring is stopped, and no reference to their
-    /// bytes exists. Call [`Vring::fill`] before any other operation on the ring.
+    /// memory behind the frame, in order. The pieces stay writable until the vring is stopped, and no reference to
+    /// their bytes exists. Call [`Vring::fill`] before any other operation on the ring.
     #[inline]
     pub fn lend(&mut self, slot: usize, chains: usize) -> impl Iterator<Item = (*mut u8, usize)> {
         self.extend(slot, chains);
@@ -119,8 +119,8 @@ impl Vring {
     }
 
     /// Appends to frame `slot` the first `len` bytes of the pieces that [`Vring::lend`] returned. Chains that the frame
-    /// does not need wait again. A dirty log gets a mark for the first `written` bytes of the pieces, because bytes with
-    /// a wrong checksum are written, too.
+    /// does not need wait again. A dirty log gets a mark for the first `written` bytes of the pieces, because bytes
+    /// with a wrong checksum are written, too.
     #[inline]
     pub fn fill(&mut self, slot: usize, len: usize, log: Option<(&DirtyLog, usize)>) {
         let Some(frame) = self.open.frames.get_mut(slot) else { return };
@@ -129,7 +129,8 @@ impl Vring {
         }
         let (end, filled) = frame.advance(len, |_, _, _| {});
         (frame.end, frame.len) = (end, frame.len + filled);
-        // A frame without payload needs no chain. Its first chain would otherwise keep every chain from being published.
+        // A frame without payload needs no chain. Its first chain would otherwise keep every chain from being
+        // published.
         let mut spare = 0;
         while spare < frame.added
             && let Some(last) = frame.chains.last()
@@ -234,8 +235,8 @@ impl Vring {
 }
 
 impl OpenFrame {
-    /// Passes to `part` each part of the `len` bytes behind the frame: a buffer, an offset and a length. Returns the end
-    /// of these bytes, and the number of bytes for which there is room.
+    /// Passes to `part` each part of the `len` bytes behind the frame: a buffer, an offset and a length. Returns the
+    /// end of these bytes, and the number of bytes for which there is room.
     #[inline]
     fn advance(&self, len: usize, mut part: impl FnMut(&Buffer, usize, usize)) -> (Place, usize) {
         let (mut end, mut left) = (self.end, len);
