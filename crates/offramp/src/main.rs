@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         Command::Port(command) => ports::run("port", &command),
         Command::Switch(command) => ports::run("switch", &command),
         Command::Sa(args) => sa::run(&args),
-        Command::Completions(args) => pages::completions(&args, Cli::command()),
+        Command::Completions(args) => pages::completions(&args, &Cli::command()),
         Command::Man(args) => pages::man(&args, Cli::command()),
     }
 }

@@ -112,14 +112,14 @@ fn synopsis(command: &Command) -> String {
 }
 
 /// Runs `offramp completions`.
-pub fn completions(args: &CompletionsArgs, command: Command) -> ExitCode {
+pub fn completions(args: &CompletionsArgs, command: &Command) -> ExitCode {
     print(script(args.shell, command));
     ExitCode::SUCCESS
 }
 
-fn script(shell: Shell, command: Command) -> String {
+fn script(shell: Shell, command: &Command) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut without_help_commands(without_hidden_commands(&command)), NAME, &mut script);
+    clap_complete::generate(shell, &mut without_help_commands(without_hidden_commands(command)), NAME, &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
 
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn each_shell_completes_each_command_except_hidden_ones() {
         for &shell in Shell::value_variants() {
-            let script = script(shell, crate::Cli::command());
+            let script = script(shell, &crate::Cli::command());
             for command in crate::Cli::command().get_subcommands() {
                 assert_eq!(
                     script.contains(command.get_name()),
