@@ -154,8 +154,7 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
             reports.retain(|id, _| ids.contains(id));
         }
         let events = &daemon.threads().events;
-        // A thread notices only while it polls its ports that a host has gone, or that a port lost frames to its rate
-        // limit. So check only ports of threads that have polled, and ports with an interface.
+        // A thread notices a lost host, or frames lost to a port's rate limit, only while it polls its ports. So check only ports of threads that have polled, and ports with an interface.
         let (mut is_well, mut changed) = (true, places.with_interface.clone());
         for pairs in &places.threads {
             let look = look(

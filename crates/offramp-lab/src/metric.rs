@@ -96,8 +96,8 @@ macro_rules! metrics {
             /// Processor time of the hosts in the measured time, in seconds.
             pub host_cpu_s: Option<f64>,
             /// Minimum and maximum of `host_cpu_s`, in seconds. The two values differ if a hypervisor took processor
-            /// time, because the system does not report whether the processor was idle or busy during that time. `None`
-            /// if the time taken by a hypervisor does not affect `host_cpu_s`.
+            /// time: the system does not report whether the processor was then idle or busy. `None` if the time taken
+            /// by a hypervisor does not affect `host_cpu_s`.
             pub host_cpu_range_s: Option<[f64; 2]>,
             /// Processor time of the adapters in the measured time, in seconds.
             pub adapter_cpu_s: Option<f64>,

@@ -59,7 +59,7 @@ fn temporary_dir() -> PathBuf {
     PathBuf::from(format!("{TEMPORARY_PREFIX}{}", user::outer_uid(geteuid())))
 }
 
-/// Refuses the directory in `/tmp` if another user made it. That user could choose the settings to restore.
+/// Refuses the directory in `/tmp` if another user made it: the other user could choose the settings to restore.
 fn check_owner(dir: &Path) -> Result<(), DeviceError> {
     if dir != temporary_dir() {
         return Ok(());

@@ -169,9 +169,9 @@ impl SplitDriver {
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// Returns the number of used chains that the last scan of the ring found and that [`SplitDriver::take_used`] has
-    /// not returned yet. `take_used` scans the ring only if it has returned every chain found earlier. Right after such
-    /// a scan, the number therefore shows how many chains the device made visible together with the returned chain.
+    /// Returns how many used chains of the ring's last scan [`SplitDriver::take_used`] has yet to return. `take_used`
+    /// scans the ring only if it has returned every chain found earlier. Right after such a scan, the number therefore
+    /// shows how many chains the device made visible together with the returned chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
