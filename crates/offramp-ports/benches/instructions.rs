@@ -23,7 +23,6 @@ use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_ports::capture::Watched;
 use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
 use offramp_testkit::features::{self, protocol};
-use offramp_testkit::vnet::{GSO_TCPV4, NEEDS_CSUM};
 use offramp_testkit::{Buffer, Guest, GuestBuilder, Virtqueue, VnetHeader, ring};
 use offramp_virtio::Vring;
 use offramp_virtio::memory::{Extent, GuestMemory};
@@ -315,15 +314,7 @@ fn carry_between(hosts: &str, mut guests: Guests) {
 fn carry_super_frame(kind: &str, guest: &GuestBuilder) {
     const OFFLOADS: u64 = features::CSUM | features::HOST_TSO4 | features::GUEST_CSUM | features::GUEST_TSO4;
     let bytes = frames::partial_frame(0, SEQUENCE, ID, ACK_PSH, &frames::data(SEGMENTS * MSS));
-    let header = VnetHeader {
-        flags: NEEDS_CSUM,
-        gso_type: GSO_TCPV4,
-        hdr_len: HEADERS_LEN as u16,
-        gso_size: MSS as u16,
-        csum_start: CHECKSUM_START as u16,
-        csum_offset: CHECKSUM_OFFSET as u16,
-        ..VnetHeader::default()
-    };
+    let header = VnetHeader::tcp4(MSS as u16);
     let send = |guests: &mut Guests| {
         guests.received();
         let sender = &mut guests.drivers[0];

@@ -19,7 +19,6 @@ use offramp_offload::meta::{PartialChecksum, RxMeta, Segmentation, SegmentationK
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_ports::vhost_user::{VhostQueue, VhostUser, VhostUserConfig};
 use offramp_testkit::guest::GuestBuilder;
-use offramp_testkit::vnet::{GSO_TCPV4, NEEDS_CSUM};
 use offramp_testkit::{Guest, VnetHeader, features};
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -180,15 +179,7 @@ fn transmit(builder: GuestBuilder, rounds: usize) {
     let builder = builder.mergeable(true).features(features::CSUM | features::HOST_TSO4);
     let mut bed = Bed::new(builder, Line::new(Vec::new()));
     let mut send = |count: usize| {
-        let header = VnetHeader {
-            flags: NEEDS_CSUM,
-            gso_type: GSO_TCPV4,
-            hdr_len: HEADERS_LEN as u16,
-            gso_size: MSS as u16,
-            csum_start: CHECKSUM_START as u16,
-            csum_offset: CHECKSUM_OFFSET as u16,
-            ..VnetHeader::default()
-        };
+        let header = VnetHeader::tcp4(MSS as u16);
         for _ in 0..count {
             bed.guest.tx(0).stage(&header, &[&super_frame]).expect("room in the ring");
         }

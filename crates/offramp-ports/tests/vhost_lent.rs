@@ -14,7 +14,6 @@ use offramp_offload::caps::Offloads;
 use offramp_ports::null::NullPort;
 use offramp_ports::vhost_user::{VhostPort, VhostQueue, VhostUser, VhostUserConfig};
 use offramp_testkit::features::{CSUM, HOST_TSO4};
-use offramp_testkit::vnet::{GSO_TCPV4, NEEDS_CSUM};
 use offramp_testkit::{Buffer, DataPlacement, Guest, RegionSpec, TxLayout, VnetHeader};
 use std::net::Shutdown;
 use std::time::Instant;
@@ -50,7 +49,7 @@ impl Bed {
         let payload: Vec<u8> = (0..30 * MSS).map(|n| (n * 7 + n / 251) as u8).collect();
         let packet = Packet { checksum: Checksum::Partial, payload: payload.clone(), ..Packet::tcp(0) };
         self.guest.tx(0).set_layout(TxLayout { data: DataPlacement::Scattered(5), ..TxLayout::default() });
-        self.guest.tx(0).send(&super_frame_header(), &[&packet.build()]);
+        self.guest.tx(0).send(&VnetHeader::tcp4(MSS as u16), &[&packet.build()]);
         for _ in 0..10 {
             self.pair.poll(0).expect("a guest that is there");
         }
@@ -74,19 +73,6 @@ impl Bed {
             }
         }
         payload
-    }
-}
-
-/// Returns the header of a TCP super-frame over IPv4 without options.
-fn super_frame_header() -> VnetHeader {
-    VnetHeader {
-        flags: NEEDS_CSUM,
-        gso_type: GSO_TCPV4,
-        hdr_len: HEADERS_LEN as u16,
-        gso_size: MSS as u16,
-        csum_start: 34,
-        csum_offset: 16,
-        num_buffers: 0,
     }
 }
 
@@ -210,7 +196,7 @@ fn a_guest_that_takes_the_payload_away_is_dropped_whoever_reads_it() {
         }
         let mut guest = connecting.join().expect("a guest that came");
         let packet = Packet { checksum: Checksum::Partial, payload: vec![7; 20_000], ..Packet::tcp(0) }.build();
-        let front = [&super_frame_header().to_bytes()[..], &packet[..400]].concat();
+        let front = [&VnetHeader::tcp4(MSS as u16).to_bytes()[..], &packet[..400]].concat();
         let memory = guest.memory().clone();
         let (first, second) = (memory.alloc_in(0, 4096, 4096), memory.alloc_in(1, 20_480, 4096));
         memory.write(first, &front);

@@ -49,6 +49,13 @@ pub struct VnetHeader {
 }
 
 impl VnetHeader {
+    /// Returns the request to segment a TCP frame over IPv4 into segments with `gso_size` bytes of payload. The frame has
+    /// neither VLAN tags nor options.
+    pub fn tcp4(gso_size: u16) -> Self {
+        let (hdr_len, csum_start, csum_offset) = (54, 34, 16);
+        Self { flags: NEEDS_CSUM, gso_type: GSO_TCPV4, hdr_len, gso_size, csum_start, csum_offset, num_buffers: 0 }
+    }
+
     /// Returns the bytes of the header.
     pub fn to_bytes(&self) -> [u8; BASE_LEN] {
         let mut bytes = [0; BASE_LEN];
